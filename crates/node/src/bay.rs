@@ -42,6 +42,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A drive that has not said for so long whose it is does nothing of what it is asked: longer than one that somebody has is
 /// waited for.
 const SILENT_AFTER: Duration = FREE_WITHIN.saturating_add(Duration::from_secs(10));
+/// How long a new drive may take until the next one is tried: they are numbered as they are named, unless one does not answer.
+const TURN_MAX: Duration = SILENT_AFTER.saturating_mul(2);
+/// The pause before an OSD is tried again for the first time that the registry did not take.
+const REGISTRY_PAUSE: Duration = Duration::from_secs(5);
 /// Pauses before an OSD that was not started is tried again, doubled each time, in seconds.
 const PAUSE_SECONDS: std::ops::RangeInclusive<u64> = 1..=30;
 
@@ -64,8 +68,8 @@ pub(crate) struct Surroundings {
 struct Bay {
     around: Arc<Surroundings>,
     path: PathBuf,
-    /// As what an OSD is formatted that is made here. The same for each try: what the answer of the registry to one was lost of
-    /// makes no second OSD.
+    /// As what an OSD is formatted that is made here, however often that is tried: where an answer of the registry was lost, no second
+    /// one comes of it.
     new_uuid: OsdUuid,
 }
 
@@ -94,6 +98,12 @@ impl Vacancy {
             Why::Refused(error) => error.is_of_drive(),
             Why::GaveUp(_) => true,
         }
+    }
+
+    /// Whether it is for what the registry did not do.
+    fn is_of_registry(&self) -> bool {
+        let Why::Refused(error) = &self.why else { return false };
+        matches!(**error, NodeError::Cluster(ClusterError::Registry(_)))
     }
 
     /// Whether the cluster knows an OSD that belongs there.
@@ -154,7 +164,7 @@ fn down(map: &ClusterMap, node: NodeId) -> BTreeSet<(OsdId, OsdUuid)> {
 /// The bays of a process.
 pub(crate) struct Bays {
     /// Those that are tried for the first time.
-    starting: JoinSet<Vec<Started>>,
+    starting: JoinSet<Started>,
     tended: JoinSet<(Bay, Result<End, NodeError>)>,
     /// Those in which no OSD belongs, as far as the cluster knew when it was looked last.
     dormant: Vec<Bay>,
@@ -185,7 +195,7 @@ impl Bays {
     pub(crate) async fn keep(&mut self) -> Result<(), NodeError> {
         while !(self.starting.is_empty() && self.tended.is_empty()) {
             tokio::select! {
-                Some(started) = self.starting.join_next() => self.were_started(started)?,
+                Some(started) = self.starting.join_next() => self.was_started(started)?,
                 Some(ended) = self.tended.join_next() => match joined(ended)? {
                     (bay, End::Removed) => self.dormant.push(bay),
                     _ => return Ok(()),
@@ -196,19 +206,26 @@ impl Bays {
         self.left_alone.take().map_or(Ok(()), Err)
     }
 
-    /// Some were tried for the first time.
-    fn were_started(&mut self, started: Result<Vec<Started>, JoinError>) -> Result<(), NodeError> {
-        for (bay, started) in started.map_err(|error| NodeError::Shard(error.to_string()))? {
-            match started {
-                // The others of this node are needed, and nobody misses an OSD on this one.
-                Err(vacancy) if vacancy.is_of_drive() && !vacancy.is_known() => {
-                    bay.log(&vacancy, &mut String::new());
-                    self.left_alone = Some(vacancy.into_error()).filter(|_| self.tended.is_empty());
-                    self.dormant.push(bay);
-                }
-                Err(vacancy) if !vacancy.is_of_drive() => return Err(vacancy.into_error()),
-                started => self.tend(bay, started),
+    /// One was tried for the first time.
+    fn was_started(&mut self, started: Result<Started, JoinError>) -> Result<(), NodeError> {
+        let (bay, before, outcome) = started.map_err(|error| NodeError::Shard(error.to_string()))?;
+        match outcome {
+            // The others of this node are needed, and nobody misses an OSD on this one.
+            Err(vacancy) if vacancy.is_of_drive() && !vacancy.is_known() => {
+                bay.log(&vacancy, &mut String::new());
+                self.left_alone = Some(vacancy.into_error()).filter(|_| self.tended.is_empty());
+                self.dormant.push(bay);
             }
+            // Nor do those that run need the registry.
+            Err(vacancy) if vacancy.is_of_registry() => {
+                bay.log(&vacancy, &mut String::new());
+                self.starting.spawn(async move {
+                    tokio::time::sleep(REGISTRY_PAUSE).await;
+                    start_first(bay, before).await
+                });
+            }
+            Err(vacancy) if !vacancy.is_of_drive() => return Err(vacancy.into_error()),
+            outcome => self.tend(bay, outcome),
         }
         Ok(())
     }
@@ -220,7 +237,7 @@ impl Bays {
     pub(crate) async fn end(mut self) -> Result<(), NodeError> {
         let mut outcome = Ok(());
         while let Some(started) = self.starting.try_join_next() {
-            outcome = outcome.and(self.were_started(started));
+            outcome = outcome.and(self.was_started(started));
         }
         while let Some(ended) = self.tended.join_next().await {
             outcome = outcome.and(joined(ended).map(drop));
@@ -239,15 +256,20 @@ impl Bays {
 
     /// An OSD was put in a dormant bay.
     fn wake(&mut self, bay: Bay, osd: OsdId) {
-        let stop = self.stop.clone();
+        let mut stop = self.stop.clone();
         self.tended.spawn(async move {
-            let ended = match bay.start(Some(osd)).await {
+            let started = tokio::select! {
+                started = bay.start(Some(osd)) => Some(started),
+                _ = stop.changed() => None,
+            };
+            let ended = match started {
+                None => Ok(End::Asked),
                 // It went elsewhere meanwhile, or the registry is away: it is looked again.
-                Err(vacancy) if !vacancy.is_known() => {
+                Some(Err(vacancy)) if !vacancy.is_known() => {
                     bay.log(&vacancy, &mut String::new());
                     Ok(End::Removed)
                 }
-                started => bay.tend(started, stop).await,
+                Some(started) => bay.tend(started, stop).await,
             };
             (bay, ended)
         });
@@ -291,40 +313,47 @@ fn joined(ended: Result<(Bay, Result<End, NodeError>), JoinError>) -> Result<(Ba
     Ok((bay, ended?))
 }
 
-/// A bay, and what became of its first start.
-type Started = (Bay, Result<OsdControl, Vacancy>);
+/// A bay, the OSD that was known to belong there, and what became of its first start.
+type Started = (Bay, Option<OsdId>, Result<OsdControl, Vacancy>);
 
 /// Starts the OSDs on these drives. Those that the cluster knows are started at the same time: a drive may be waited for, and a
-/// store takes a while to open. The others are started one after the other: they are numbered as their drives are named.
+/// store takes a while to open. The others are started one after the other, while they answer: they are numbered as their drives
+/// are named.
 ///
 /// # Errors
 /// When the registry does not say which of them it knows.
-async fn start_all(
-    around: &Arc<Surroundings>,
-    paths: &[PathBuf],
-) -> Result<JoinSet<Vec<Started>>, NodeError> {
+async fn start_all(around: &Arc<Surroundings>, paths: &[PathBuf]) -> Result<JoinSet<Started>, NodeError> {
     let mut starting = JoinSet::new();
-    let mut unknown = Vec::new();
+    let mut last: Option<oneshot::Receiver<()>> = None;
     for path in paths {
         let bay = Bay::new(around.clone(), path.clone());
-        match bay.known().await? {
-            Some(SlotOsd { osd, .. }) => drop(starting.spawn(start_in_turn(vec![(bay, Some(osd))]))),
-            None => unknown.push((bay, None)),
+        if let Some(SlotOsd { osd, .. }) = bay.known().await? {
+            starting.spawn(start_first(bay, Some(osd)));
+            continue;
         }
-    }
-    if !unknown.is_empty() {
-        starting.spawn(start_in_turn(unknown));
+        let (passes_on, next) = oneshot::channel::<()>();
+        let turn = last.replace(next);
+        starting.spawn(async move {
+            if let Some(turn) = turn {
+                // It is passed on by being dropped.
+                let _ = turn.await;
+            }
+            let started = start_first(bay, None);
+            tokio::pin!(started);
+            let in_time = tokio::time::timeout(TURN_MAX, &mut started).await;
+            drop(passes_on);
+            match in_time {
+                Ok(started) => started,
+                Err(_) => started.await,
+            }
+        });
     }
     Ok(starting)
 }
 
-async fn start_in_turn(bays: Vec<(Bay, Option<OsdId>)>) -> Vec<Started> {
-    let mut started = Vec::with_capacity(bays.len());
-    for (bay, before) in bays {
-        let outcome = bay.start(before).await;
-        started.push((bay, outcome));
-    }
-    started
+async fn start_first(bay: Bay, before: Option<OsdId>) -> Started {
+    let outcome = bay.start(before).await;
+    (bay, before, outcome)
 }
 
 fn pause(attempts: u32) -> Duration {
@@ -382,23 +411,41 @@ impl Bay {
                     self.untell(&vacancy);
                     return Ok(end);
                 }
-                None => match self.start(vacancy.slot.map(|(osd, _)| osd)).await {
-                    // What is wrong has nothing to do with the drive, and passes: the registry may be away.
-                    Err(trouble) if !trouble.is_of_drive() => {
-                        tracing::warn!(
-                            path = %self.path.display(), error = %trouble.reason(),
-                            "an OSD cannot be tried again now"
-                        );
-                        Err(vacancy)
-                    }
-                    // It is on another drive, or was removed before a map showed that.
-                    Err(now) if vacancy.is_known() && !now.is_known() => {
+                None => match self.start_unless_stopped(&vacancy, &mut stop).await {
+                    None => {
                         self.untell(&vacancy);
-                        return Ok(End::Removed);
+                        return Ok(End::Asked);
                     }
-                    occupant => occupant,
+                    Some(started) => match started {
+                        // What is wrong has nothing to do with the drive, and passes: the registry may be away.
+                        Err(trouble) if !trouble.is_of_drive() => {
+                            tracing::warn!(
+                                path = %self.path.display(), error = %trouble.reason(),
+                                "an OSD cannot be tried again now"
+                            );
+                            Err(vacancy)
+                        }
+                        // It is on another drive, or was removed before a map showed that.
+                        Err(now) if vacancy.is_known() && !now.is_known() => {
+                            self.untell(&vacancy);
+                            return Ok(End::Removed);
+                        }
+                        occupant => occupant,
+                    },
                 },
             };
+        }
+    }
+
+    /// Tries again what was not started; `None` if the node is to stop before that comes to anything.
+    async fn start_unless_stopped(
+        &self,
+        vacancy: &Vacancy,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Option<Result<OsdControl, Vacancy>> {
+        tokio::select! {
+            started = self.start(vacancy.slot.map(|(osd, _)| osd)) => Some(started),
+            _ = stop.changed() => None,
         }
     }
 
@@ -520,23 +567,44 @@ impl Bay {
         Ok(osd)
     }
 
-    /// What a drive answers. While it does not, the manager is told so of the OSD that was on it.
-    async fn is_awaited<T>(&self, osd: Option<OsdId>, answer: impl Future<Output = T>) -> T {
+    /// What a drive answers. While it does not, the manager is told so of the OSD that was on it, for as long as that waits for it.
+    async fn is_awaited<T>(&self, before: Option<OsdId>, answer: impl Future<Output = T>) -> T {
         tokio::pin!(answer);
         if let Ok(answer) = tokio::time::timeout(SILENT_AFTER, &mut answer).await {
             return answer;
         }
-        let path = self.path.display().to_string();
+        let Surroundings { node, maps, board, .. } = &*self.around;
+        let (path, pid) = (self.path.display().to_string(), std::process::id());
         tracing::error!(path, "a drive does not say what is on it; the OSD there is started when it does");
-        if let Some(osd) = osd {
-            let pid = std::process::id();
-            let status = OsdStatus { path, pid, drive_hangs: true, ..OsdStatus::default() };
-            self.around.board.note_status(osd, &status);
-        }
-        let answer = answer.await;
-        if let Some(osd) = osd {
-            self.around.board.forget(osd);
-        }
+        let mut maps = maps.clone();
+        maps.mark_changed();
+        let status = OsdStatus { path, pid, drive_hangs: true, ..OsdStatus::default() };
+        // What another bay says of its OSD by now stays.
+        let untell = |osd: OsdId| {
+            if board.statuses().get(&osd).is_some_and(|told| **told == status) {
+                board.forget(osd);
+            }
+        };
+        let (mut slot, mut is_known) = (None, false);
+        let answer = loop {
+            tokio::select! {
+                answer = &mut answer => break answer,
+                Ok(()) = maps.changed() => {
+                    let map = maps.borrow_and_update().clone();
+                    let uuid_in = |osd: OsdId| Some((osd, map.osds.get(&osd)?.uuid));
+                    slot = slot.or_else(|| before.and_then(uuid_in));
+                    let Some(slot) = slot else { continue };
+                    let seen = outlook(&map, *node, slot, is_known);
+                    is_known |= !matches!(seen, Outlook::Unclear | Outlook::Replaced);
+                    match seen {
+                        Outlook::Unclear => {}
+                        Outlook::Waits => board.note_status(slot.0, &status),
+                        Outlook::Over | Outlook::Replaced | Outlook::Runs => untell(slot.0),
+                    }
+                }
+            }
+        };
+        before.into_iter().for_each(untell);
         answer
     }
 

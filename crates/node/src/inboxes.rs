@@ -39,13 +39,7 @@ impl<C: Copy + Eq + Hash> Inboxes<C> {
     /// The size to which an inbox of that size may grow that is full: its own if there is no more for its tenant.
     pub(crate) fn grow(&mut self, connection: C, tenant: Tenant, bytes: usize) -> usize {
         let more = (2 * bytes).clamp(INBOX_BYTES_GROWN, INBOX_BYTES_MAX) - bytes;
-        if more == 0 {
-            return bytes;
-        }
-        if !self.has_for(tenant, more) {
-            if bytes < INBOX_BYTES_GROWN {
-                self.short.insert(tenant);
-            }
+        if more == 0 || !self.has_for(tenant, more) {
             return bytes;
         }
         let (tenant, grown) = self.grown.entry(connection).or_insert((tenant, 0));
@@ -61,6 +55,11 @@ impl<C: Copy + Eq + Hash> Inboxes<C> {
 
     fn has_for(&self, tenant: Tenant, bytes: usize) -> bool {
         may_have(tenant, self.held.of(tenant), bytes, GROWN_BYTES_MAX - self.held.all())
+    }
+
+    /// A message of a tenant does not fit where it is received.
+    pub(crate) fn is_short(&mut self, tenant: Tenant) {
+        self.short.insert(tenant);
     }
 
     /// The connections with more than they had from the start whose tenants were short since this was asked last.
@@ -120,10 +119,11 @@ mod tests {
             grown(&mut inboxes, connection, TENANT);
         });
         assert!(inboxes.held.all() <= GROWN_BYTES_MAX / 2 && inboxes.are_scarce(TENANT));
-        assert_eq!(inboxes.of_the_short().count(), inboxes.grown.len());
-        assert_eq!(inboxes.of_the_short().count(), 0, "nobody waited since");
         assert_eq!(inboxes.grow(5000, TENANT, INBOX_BYTES), INBOX_BYTES);
-        assert!(inboxes.of_the_short().count() > 0);
+        assert_eq!(inboxes.of_the_short().count(), 0, "nobody said that a message waits for that");
+        inboxes.is_short(TENANT);
+        assert_eq!(inboxes.of_the_short().count(), inboxes.grown.len());
+        assert_eq!(inboxes.of_the_short().count(), 0, "none waited since");
         assert_eq!(grown(&mut inboxes, 6000, Tenant(2)), INBOX_BYTES_MAX);
         // What one gives back another has.
         (0..64).for_each(|connection| inboxes.shrank(connection));

@@ -165,7 +165,10 @@ async fn announce_first(osd: &OsdControl, cluster: &Cluster, standing: &mut Stan
     match announce(osd, cluster).await {
         Ok(granted) => *standing = Standing::Up(granted),
         Err(NodeError::Cluster(ClusterError::OsdReplaced { .. })) => return Some(End::Replaced),
-        Err(NodeError::Cluster(ClusterError::NoSuchOsd { .. })) => return Some(End::Removed),
+        Err(NodeError::Cluster(ClusterError::NoSuchOsd { .. })) => {
+            tracing::info!(osd = %osd.id, "it was removed from the cluster, so it ends");
+            return Some(End::Removed);
+        }
         Err(error) => {
             tracing::warn!(osd = %osd.id, %error, "the registry does not take that an OSD is there; trying again");
         }

@@ -526,6 +526,9 @@ impl Shard {
         if was_full {
             // It brings more than fits: larger receipts carry more messages each.
             inbox.grow(self.inboxes.grow(connection, tenant, inbox.capacity()));
+            if inbox.is_full() {
+                self.inboxes.is_short(tenant);
+            }
         } else if inbox.bytes().is_empty() && self.inboxes.are_scarce(tenant) {
             inbox.shrink(INBOX_BYTES);
             self.inboxes.shrank(connection);

@@ -388,11 +388,13 @@ impl Osd {
         self.shared.damage.lost_blocks(&mut self.shared.disk)
     }
 
-    /// The groups that this OSD serves and that want a sound copy of a block, in order: nobody who answered had one.
+    /// The groups of which this OSD is the primary, whether it serves them or not, and that want a sound copy of a block, in order:
+    /// nobody who answered had one.
     pub fn groups_in_want(&mut self) -> Vec<PgId> {
+        let me = self.id();
         let Shared { damage, disk, groups, .. } = &mut self.shared;
-        let is_served = |pg: &PgId| groups.find(*pg).is_some_and(|index| groups[index].is_active());
-        damage.groups_in_want(disk).into_iter().filter(is_served).collect()
+        let is_its_own = |pg: &PgId| groups.find(*pg).is_some_and(|index| groups[index].config.primary == me);
+        damage.groups_in_want(disk).into_iter().filter(is_its_own).collect()
     }
 
     /// Whoever drives this OSD finds that its drive cannot be used any more: it takes part in nothing from now on, and the

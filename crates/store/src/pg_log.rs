@@ -286,14 +286,8 @@ impl PgLogs {
         // The index may not know exactly what the log of a member tells that has everything. Repairs that follow each other are
         // one entry, of the last one's sequence.
         let newest = log.told_of(key, block).next().filter(|_| !log.is_incomplete);
-        let newest = newest.filter(|newest| !newest.is_repair()).map(|newest| newest.sequence);
+        let sequence = newest.filter(|newest| !newest.is_repair()).map(|newest| newest.sequence).or(last)?;
         let doubts = log.doubts.iter().filter(|entry| entry.is_about(key, block));
-        // What a member had before it began to catch up is here still, or what whoever asks has of the same write by now, unless
-        // the log tells of another one since.
-        let is_alone = log.is_incomplete && log.told_of(key, block).next().is_none();
-        let doubted = doubts.clone().filter(|entry| is_alone && !entry.is_mend() && !entry.is_repair());
-        let doubted = doubted.map(|entry| entry.sequence).max();
-        let sequence = newest.or(last).or(doubted)?;
         let mut same = log.told_of(key, block).chain(doubts).filter(|entry| entry.sequence == sequence);
         // The log and what it was before may tell of two that got the same sequence.
         let first = same.next().map(|entry| entry.epoch);

@@ -614,10 +614,15 @@ impl<'a, D: Device> Recovery<'a, D> {
                 }
                 let location = segments.location_of(place);
                 let found = self.bad_blocks.block(&mut self.probe, self.device, location)?;
-                let header = found.and_then(|bytes| header_of(bytes, &self.fingerprints));
-                if header.is_some_and(|header| header.sequence > self.end.sequence) {
-                    let zeros = Buffer::new(BLOCK_BYTES);
-                    self.device.write(u64::from(location) * BLOCK_BYTES as u64, zeros.bytes())?;
+                let header = found.map(|bytes| header_of(bytes, &self.fingerprints));
+                let (zeros, offset) = (Buffer::new(BLOCK_BYTES), u64::from(location) * BLOCK_BYTES as u64);
+                match header {
+                    // It may be one, and be read another time. If it cannot be written either, that comes to light with the next batch.
+                    None => drop(self.device.write(offset, zeros.bytes())),
+                    Some(Some(header)) if header.sequence > self.end.sequence => {
+                        self.device.write(offset, zeros.bytes())?;
+                    }
+                    Some(_) => {}
                 }
             }
         }

@@ -141,6 +141,8 @@ pub struct Gateway {
     doors_watched: usize,
     /// Doors from which nothing is received.
     doors_stalled: usize,
+    /// In which turn all were looked at last, whether anybody is there.
+    looked_for_gone: Instant,
     events: Vec<Event>,
     requests: Vec<Request>,
     ticked: Instant,
@@ -213,6 +215,7 @@ impl Gateway {
             starved: VecDeque::new(),
             doors_watched: 0,
             doors_stalled: 0,
+            looked_for_gone: Instant::default(),
             events: Vec::new(),
             requests: Vec::new(),
             ticked: ring::now(),

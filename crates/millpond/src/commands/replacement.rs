@@ -356,6 +356,12 @@ impl Work<'_> {
     async fn hold(&self, new: &Path, old: Option<&Path>, info: &OsdInfo) -> anyhow::Result<Held> {
         let osd = self.arguments.osd;
         let is_own_place = old == Some(new);
+        if !says_something(new) {
+            bail!(
+                "{}: does not answer, so nothing can be put there; put another drive in, or name another with --drive",
+                new.display()
+            );
+        }
         let opened = Drive::open(new, Use::Alone);
         let mut drive = opened.with_context(|| match is_own_place {
             true => format!(

@@ -80,7 +80,7 @@ impl Scene {
     fn tend(&self) -> tokio::task::JoinHandle<Result<End, NodeError>> {
         let (around, paths, stop) = (self.around.clone(), [self.path()], self.stop.subscribe());
         tokio::spawn(async move {
-            let (bay, started) = all_of(start_all(&around, &paths).await?).await.remove(0);
+            let (bay, _, started) = all_of(start_all(&around, &paths).await?).await.remove(0);
             bay.tend(started, stop).await
         })
     }
@@ -134,8 +134,8 @@ impl Scene {
 }
 
 /// What became of all of them.
-async fn all_of(starting: JoinSet<Vec<Started>>) -> Vec<Started> {
-    starting.join_all().await.into_iter().flatten().collect()
+async fn all_of(starting: JoinSet<Started>) -> Vec<Started> {
+    starting.join_all().await
 }
 
 fn is_up(map: &ClusterMap, osd: OsdId) -> bool {
@@ -154,7 +154,7 @@ async fn new_drives_are_numbered_as_they_are_named_and_known_ones_opened_at_the_
         File::create(path).unwrap().set_len(256 << 20).unwrap();
     }
     let running = |started: Vec<Started>| -> Vec<OsdControl> {
-        let outcomes = started.into_iter().map(|(_, outcome)| outcome);
+        let outcomes = started.into_iter().map(|(.., outcome)| outcome);
         outcomes.map(|outcome| outcome.unwrap_or_else(|vacancy| panic!("{}", vacancy.reason()))).collect()
     };
     let shut_down = async |osds: Vec<OsdControl>| {
@@ -164,7 +164,10 @@ async fn new_drives_are_numbered_as_they_are_named_and_known_ones_opened_at_the_
         }
     };
     let first = running(all_of(start_all(&scene.around, &paths).await.unwrap()).await);
-    assert_eq!(first.iter().map(|osd| osd.id).collect::<Vec<_>>(), [OsdId(0), OsdId(1)]);
+    let drives = scene.around.cluster.drives().await.unwrap();
+    let noted = |number: usize| Some(paths[number].display().to_string());
+    assert_eq!([0, 1].map(|osd| drives.get(&OsdId(osd)).cloned()), [0, 1].map(noted));
+    assert_eq!(first.len(), 2);
     shut_down(first).await;
     // Somebody has the one still, and nobody the other.
     let [held, other] = paths.each_ref().map(|path| {
@@ -315,10 +318,10 @@ async fn a_blank_drive_becomes_no_other_osd_when_its_own_is_put_on_another_while
     let bay = Bay::new(scene.around.clone(), scene.path());
     let before = bay.known().await.unwrap().map(|slot| slot.osd);
     assert_eq!(before, Some(osd));
-    let starting = tokio::spawn(start_in_turn(vec![(bay, before)]));
+    let starting = tokio::spawn(start_first(bay, before));
     replace(cluster, osd, &scene.scratch.path().join("elsewhere"), 256 << 20).await;
     drop(held);
-    let (_, started) = starting.await.unwrap().remove(0);
+    let (.., started) = starting.await.unwrap();
     let vacancy = started.err().expect("nothing is started");
     assert!(vacancy.is_of_drive() && !vacancy.is_known(), "it is left alone");
     assert!(vacancy.reason().contains("belonged to osd.0, which was put on another drive"));
@@ -414,7 +417,11 @@ async fn a_drive_that_does_not_answer_holds_up_neither_the_others_nor_the_end() 
 #[tokio::test]
 async fn of_a_drive_that_does_not_say_what_is_on_it_the_manager_is_told_until_it_does() {
     let scene = Scene::new().await;
-    let (bay, board, osd) = (Bay::new(scene.around.clone(), scene.path()), &scene.around.board, OsdId(3));
+    let cluster = &scene.around.cluster;
+    let bay = Bay::new(scene.around.clone(), scene.path());
+    let osd = cluster.register_osd(bay.new_uuid, NODE, 256 << 20, DeviceClass::Ssd).await.unwrap();
+    scene.sees("it is there", |map| map.osds.contains_key(&osd)).await;
+    let board = &scene.around.board;
     let (says, answer) = oneshot::channel();
     let awaited = tokio::spawn(async move { bay.is_awaited(Some(osd), answer).await });
     tokio::task::yield_now().await;
@@ -424,7 +431,22 @@ async fn of_a_drive_that_does_not_say_what_is_on_it_the_manager_is_told_until_it
     tokio::task::yield_now().await;
     assert!(board.statuses().is_empty());
     tokio::time::advance(4 * moment).await;
-    tokio::task::yield_now().await;
+    tokio::time::resume();
+    let told = async |is_told: bool| {
+        let telling = async {
+            while board.statuses().contains_key(&osd) != is_told {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, telling).await.expect("it is told so");
+    };
+    told(true).await;
+    // It is put elsewhere, and that is not told any more.
+    let info = cluster.map().await.unwrap().osds[&osd].clone();
+    cluster.note_osd(osd, info.uuid, NodeId(5), info.bytes, info.device_class).await.unwrap();
+    told(false).await;
+    cluster.note_osd(osd, info.uuid, NODE, info.bytes, info.device_class).await.unwrap();
+    told(true).await;
     let told = board.statuses();
     assert!(told[&osd].drive_hangs && told[&osd].path == scene.path().display().to_string());
     says.send(7).unwrap();

@@ -131,10 +131,12 @@ pub(crate) fn adopt_next(cx: &mut Context<'_, impl Io>, mut fetch: Fetch) {
     let Some(repairing) = cx.groups[index].standing.repairing() else { return };
     let may_be_asked =
         |member: &&MemberPosition| !fetch.asked.has(member.osd) && (is_for_good || !member.may_lack_tail);
-    let next = repairing.others.iter().find(may_be_asked).map(|member| member.osd);
-    if let Some(osd) = next.filter(|osd| fetch.asked.note(*osd)) {
-        operation.purpose = Purpose::Adoption(osd);
-        return cx.then(Task::FetchFrom(fetch, osd));
+    if let Some(osd) = repairing.others.iter().find(may_be_asked).map(|member| member.osd) {
+        if fetch.asked.note(osd) {
+            operation.purpose = Purpose::Adoption(osd);
+            return cx.then(Task::FetchFrom(fetch, osd));
+        }
+        fetch.absence = Absence::Unknown;
     }
     if fetch.absence < Absence::Certain
         && let Some(location) = cx.disk.location_of(key, block)

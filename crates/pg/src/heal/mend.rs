@@ -368,8 +368,10 @@ pub(crate) fn inquiry_of(operation: &Operation) -> Option<(LinkId, Inquiry)> {
 /// A primary asks what a block holds here.
 pub(crate) fn handle_fetch(cx: &mut Context<'_, impl Io>, link: LinkId, inquiry: &Inquiry) {
     let sender = cx.links.osd_at(link);
-    // Until a split is on stable media what is here is called otherwise. Who obeys somebody has said where it stands since.
-    let is_splitting = |group: &Group| group.staged_count > 0 && group.leader.is_none();
+    // Until a split is on stable media what is here is called otherwise. Who has said where it stands since it obeys somebody has
+    // nothing else staged.
+    let is_splitting =
+        |group: &Group| group.staged_count > 0 && (group.leader.is_none() || group.query.is_some());
     let is_told = |index: &u32| {
         let group = &cx.groups[*index];
         may_fetch(group, sender, inquiry.epoch) && !is_splitting(group)

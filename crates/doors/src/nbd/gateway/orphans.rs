@@ -61,7 +61,12 @@ impl Gateway {
     /// that may be done. If `somebody_comes`, all are looked at, else those from which nothing is received. One that said that it asks
     /// for nothing more, and then sends nothing more, may await its last answers, until `somebody_comes`.
     pub(super) fn part_from_gone(&mut self, somebody_comes: bool) {
-        if self.doors_stalled == 0 && !somebody_comes {
+        let now = self.volumes.now();
+        if match somebody_comes {
+            // Once in a turn: many may come at a time.
+            true => std::mem::replace(&mut self.looked_for_gone, now) == now,
+            false => self.doors_stalled == 0,
+        } {
             return;
         }
         let (doors, reactor) = (&self.doors, self.volumes.reactor());

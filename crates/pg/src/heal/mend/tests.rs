@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::context::Shared;
+use crate::group::PendingQuery;
 use crate::group::position::{Difference, MemberPosition};
 use crate::group::role::Repairing;
 use crate::heal::scrub;
@@ -661,7 +662,11 @@ fn nobody_is_told_what_is_here_before_a_split_of_it_is_on_stable_media() {
     let group = &mut alone.osd.shared.groups[0];
     (group.staged_count, group.leader) = (1, None);
     assert_eq!(fetches(&mut alone), [Status::NotActive]);
-    alone.osd.shared.groups[0].leader = Some(OsdId(1));
+    // It obeys somebody, and is to say where it stands as soon as nothing is staged.
+    let group = &mut alone.osd.shared.groups[0];
+    (group.leader, group.query) = (Some(OsdId(1)), Some(PendingQuery { link, epoch }));
+    assert_eq!(fetches(&mut alone), [Status::NotActive]);
+    alone.osd.shared.groups[0].query = None;
     assert_eq!(fetches(&mut alone), [Status::Ok], "something else is staged");
 }
 
