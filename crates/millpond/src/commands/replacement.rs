@@ -509,13 +509,14 @@ impl Work<'_> {
         let osd = self.arguments.osd;
         let mut held = self.hold(new, old, info).await?;
         // From here on nobody runs it. Until now it may have come up, and may have become in sync.
-        let told = self.inquiry.told_osds().await?;
-        let map = self.cluster.map().await?;
-        let told = match told {
-            Ok(told) => told,
-            Err(why) if self.may_be_wanted(&map).next().is_some() => return Ok(Exchanged::Untold(why)),
-            Err(_) => Vec::new(),
+        let told = match self.may_be_wanted(&self.cluster.map().await?).next() {
+            None => Vec::new(),
+            Some(_) => match self.inquiry.told_osds().await? {
+                Ok(told) => told,
+                Err(why) => return Ok(Exchanged::Untold(why)),
+            },
         };
+        let map = self.cluster.map().await?;
         let is_silent = |primary: &OsdId| !told.iter().any(|view| view.osd == *primary && view.is_reported());
         if let Some(primary) = self.may_be_wanted(&map).find(is_silent) {
             return Ok(Exchanged::Untold(format!("{primary} has not said how its placement groups are")));

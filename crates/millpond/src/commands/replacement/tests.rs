@@ -156,6 +156,30 @@ async fn who_is_taken_out_for_a_replacement_that_is_given_up_is_in_again_when_it
     assert!(cluster.take_in_again(OSD).await.unwrap());
 }
 
+#[tokio::test]
+async fn nobodys_silence_is_taken_for_a_no_where_others_may_want_what_is_on_a_drive() {
+    let mut scene = Scene::new().await;
+    let (cluster, new) = (scene.cluster.clone(), scene.drive("new", None));
+    cluster.create_pool("p", 2, 1, 1).await.unwrap();
+    let lease = cluster.registry().lease_grant(Duration::from_secs(600)).await.unwrap().id;
+    cluster.osd_up(OTHER, ([127, 0, 0, 1], 7001).into(), lease).await.unwrap();
+    // The other goes on alone. Whatever it wants, no manager tells.
+    let config = cluster.map().await.unwrap().pgs[&pg(0)].clone();
+    let (epoch, in_sync, learners) = (Epoch(config.epoch.0 + 1), vec![OTHER], vec![OSD]);
+    let next = PgConfig { epoch, primary: OTHER, in_sync, learners, history: config.history };
+    assert!(cluster.change_pg(pg(0), config.epoch, next).await.unwrap());
+    let info = cluster.map().await.unwrap().osds[&OSD].clone();
+    let exchange = async |scene: &Scene| {
+        let uuid = OsdUuid(uuid::Uuid::from_u128(9));
+        scene.work().exchange(uuid, &Runner::Node, &new, None, &info).await.unwrap()
+    };
+    let Exchanged::Untold(why) = exchange(&scene).await else { panic!("nobody told anything") };
+    assert!(why.contains("nobody manages the cluster"), "{why}");
+    assert_eq!(cluster.map().await.unwrap().osds[&OSD].uuid, uuid_of(OSD));
+    scene.arguments.lose_last_copy_of = vec!["p".to_owned()];
+    assert!(matches!(exchange(&scene).await, Exchanged::Done));
+}
+
 fn pg(index: u32) -> PgId {
     PgId { pool: PoolId(1), index }
 }
