@@ -20,7 +20,6 @@ pub const SCOPE: [(&str, &[&str]); 4] = [("store", &[]), ("pg", &[]), ("client",
 const NODE: [&str; 13] = [
     "bay",
     "candidate",
-    "deaf",
     "entrance",
     "inboxes",
     "listeners",
@@ -29,6 +28,7 @@ const NODE: [&str; 13] = [
     "refusals",
     "rounds",
     "stalled",
+    "standstill",
     "switchboard",
     "tally",
 ];
