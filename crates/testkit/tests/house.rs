@@ -253,7 +253,8 @@ fn texts() -> Vec<PathBuf> {
         entries.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
     };
     let root = root();
-    [folder(&root), folder(&root.join("docs")), folder(&root.join("docs/formats"))].concat()
+    let docs = root.join("docs");
+    [folder(&root), folder(&docs), folder(&docs.join("formats")), folder(&docs.join("decisions"))].concat()
 }
 
 #[test]

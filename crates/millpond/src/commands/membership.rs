@@ -5,6 +5,7 @@
 //! of a removed OSD is ever started.
 
 use crate::Usage;
+use crate::commands::last_copy::GivenUp;
 use crate::host::access;
 use crate::host::configuration::{Configuration, NODES_MAX, Stored};
 use crate::host::directory::Directory;
@@ -301,9 +302,12 @@ pub fn take_in(osd: OsdId, path: &Path) -> anyhow::Result<()> {
 }
 
 /// `millpond osd rm`.
-pub fn remove(osd: OsdId, path: &Path) -> anyhow::Result<()> {
+pub fn remove(osd: OsdId, given_up: &GivenUp, path: &Path) -> anyhow::Result<()> {
     let directory = Directory::new(path)?;
-    let drive = access::with_cluster(path, async |cluster| remove_from(cluster, osd, &directory).await)?;
+    let drive = access::with_cluster_and_inquiry(path, async |cluster, inquiry| {
+        given_up.check_not_wanted(osd, cluster, inquiry).await?;
+        remove_from(cluster, osd, &directory).await
+    })?;
     let Some(drive) = drive else {
         return output::print_line(&format!("{osd} is removed. Where its drive was is not known."));
     };

@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod config;
 pub mod demo;
 pub mod detach;
+pub mod last_copy;
 pub mod log;
 pub mod membership;
 pub mod migrate;

@@ -1,6 +1,7 @@
 //! `millpond osd`: the OSDs with their nodes and drives, their coming and going, and the erasing of a drive.
 
 use crate::args::ListArguments;
+use crate::commands::last_copy::GivenUp;
 use crate::commands::membership::{self, AddArguments};
 use crate::commands::replacement::{self, ReplaceArguments};
 use crate::host::access;
@@ -52,6 +53,8 @@ pub enum OsdCommand {
         /// The OSD: its number, or osd.NUMBER
         #[arg(value_name = "ID", value_parser = parse_osd)]
         osd: OsdId,
+        #[command(flatten)]
+        given_up: GivenUp,
     },
     /// Have an OSD that cannot be started go on on a blank drive, under its number: where its own was, or elsewhere. The other
     /// OSDs bring back what it shall hold
@@ -112,7 +115,7 @@ pub fn run(command: &OsdCommand, directory: &Path) -> anyhow::Result<()> {
         OsdCommand::Add(arguments) => membership::add(arguments, directory),
         OsdCommand::Out { osd, allow_fewer_copies } => membership::out(*osd, *allow_fewer_copies, directory),
         OsdCommand::In { osd } => membership::take_in(*osd, directory),
-        OsdCommand::Rm { osd } => membership::remove(*osd, directory),
+        OsdCommand::Rm { osd, given_up } => membership::remove(*osd, given_up, directory),
         OsdCommand::Replace(arguments) => replacement::replace(arguments, directory),
         OsdCommand::Reweight { osd, factor } => reweight(*osd, *factor, directory),
         OsdCommand::Class { osd, class } => set_class(*osd, *class, directory),

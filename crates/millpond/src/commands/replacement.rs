@@ -14,6 +14,7 @@
 //!    ([`Cluster::replace_osd`]). Its node formats the drive when it finds it.
 
 use crate::Usage;
+use crate::commands::last_copy::{self, GivenUp, LastCopies, has_a_part};
 use crate::commands::membership::same_file;
 use crate::host::configuration::Stored;
 use crate::host::directory::Directory;
@@ -25,7 +26,7 @@ use crate::output;
 use anyhow::{Context, bail};
 use base::map::{Admission, ClusterMap, OsdInfo, PgConfig};
 use base::units::ByteSize;
-use base::{Epoch, NodeId, OsdId, OsdUuid, PgId, PoolId};
+use base::{Epoch, NodeId, OsdId, OsdUuid, PgId};
 use clap::Args;
 use cluster::{Cluster, ClusterError, Replacement};
 use drive::{Drive, DriveError, OSD_BYTES_MIN, Use};
@@ -65,9 +66,8 @@ pub struct ReplaceArguments {
     #[arg(long)]
     erase: bool,
 
-    /// Go on though the OSD has the last good copy of placement groups of this pool, which is lost then; repeat it for more
-    #[arg(long, value_name = "POOL")]
-    lose_last_copy_of: Vec<String>,
+    #[command(flatten)]
+    given_up: GivenUp,
 
     /// Print the OSD as JSON
     #[arg(long)]
@@ -334,9 +334,17 @@ impl Work<'_> {
 
     /// Whether what is at a path is the drive of another OSD of this cluster, whoever uses it.
     async fn is_anothers(&self, path: &Path, info: &OsdInfo) -> bool {
-        if self.hangs(path).await || !says_something(path) {
-            return false;
-        }
+        self.answers(path).await && self.is_needed(path, info).await
+    }
+
+    /// Whether the drive at a path, where the OSD was, does something of what it is asked. Whoever looked at one that does not
+    /// would wait for ever.
+    async fn answers(&self, path: &Path) -> bool {
+        !self.hangs(path).await && says_something(path)
+    }
+
+    /// Whether a drive that answers is that of another OSD of this cluster.
+    async fn is_needed(&self, path: &Path, info: &OsdInfo) -> bool {
         let Ok(mut drive) = Drive::open(path, Use::ReadOnly) else { return false };
         matches!(self.content_of(&mut drive, info).await, Ok(Content::Needed(_)))
     }
@@ -394,9 +402,9 @@ impl Work<'_> {
         }
         let old = match old.filter(|old| *old != new && !same_file(old, new)) {
             None => None,
-            // Whoever looked at it would wait for ever. The process that runs it ends it when another drive has its number.
-            Some(old) if self.hangs(old).await || !says_something(old) => None,
-            Some(old) if self.is_anothers(old, info).await => None,
+            // The process that runs it ends it when another drive has its number.
+            Some(old) if !self.answers(old).await => None,
+            Some(old) if self.is_needed(old, info).await => None,
             Some(old) => match Drive::open(old, Use::Alone) {
                 Ok(old) => Some(old),
                 Err(DriveError::InUse(_)) => bail!(
@@ -462,7 +470,7 @@ impl Work<'_> {
                 return Ok(uuid);
             }
             let last = LastCopies::of(&map, osd, &BTreeSet::new());
-            self.check_accepted(&last, &map)?;
+            self.arguments.given_up.check(osd, &last, &map)?;
             let waiting = waiting(&map, osd, &last);
             if waiting.is_empty() {
                 untold = match self.exchange(uuid, runner, new, old, info).await? {
@@ -509,24 +517,20 @@ impl Work<'_> {
         let osd = self.arguments.osd;
         let mut held = self.hold(new, old, info).await?;
         // From here on nobody runs it. Until now it may have come up, and may have become in sync.
-        let told = match self.may_be_wanted(&self.cluster.map().await?).next() {
-            None => Vec::new(),
-            Some(_) => match self.inquiry.told_osds().await? {
-                Ok(told) => told,
-                Err(why) => return Ok(Exchanged::Untold(why)),
-            },
+        let may_be_wanted = |map: &ClusterMap, pg: &PgId, config: &PgConfig| {
+            !config.in_sync.contains(&osd)
+                && has_a_part(map, pg, config, osd)
+                && !self.arguments.given_up.has(map, pg.pool)
         };
-        let map = self.cluster.map().await?;
-        let is_silent = |primary: &OsdId| !told.iter().any(|view| view.osd == *primary && view.is_reported());
-        if let Some(primary) = self.may_be_wanted(&map).find(is_silent) {
-            return Ok(Exchanged::Untold(format!("{primary} has not said how its placement groups are")));
-        }
-        let in_want = told.into_iter().flat_map(|view| view.in_want).collect();
+        let (map, in_want) = match last_copy::in_want(self.cluster, self.inquiry, may_be_wanted).await? {
+            Ok(told) => told,
+            Err(why) => return Ok(Exchanged::Untold(why)),
+        };
         if info_of(&map, osd)?.address.is_some() {
             return Err(ClusterError::OsdUp { osd }.into());
         }
         let last = LastCopies::of(&map, osd, &in_want);
-        self.check_accepted(&last, &map)?;
+        self.arguments.given_up.check(osd, &last, &map)?;
         if !waiting(&map, osd, &last).is_empty() {
             return Ok(Exchanged::Changed);
         }
@@ -544,49 +548,6 @@ impl Work<'_> {
             Ok(true) => Ok(Exchanged::Done),
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// Who leads the groups of which the OSD may have a copy that others want, but for those of which a person gives it up. Who is down
-    /// leads none.
-    fn may_be_wanted<'a>(&'a self, map: &'a ClusterMap) -> impl Iterator<Item = OsdId> + 'a {
-        let osd = self.arguments.osd;
-        let is_given_up = |pg: &PgId| {
-            let pool = map.pools.get(&pg.pool);
-            pool.is_some_and(|pool| self.arguments.lose_last_copy_of.contains(&pool.name))
-        };
-        let of_it = map.pgs.iter().filter(move |(pg, config)| {
-            !config.in_sync.contains(&osd) && has_a_part(map, pg, config, osd) && !is_given_up(pg)
-        });
-        let primaries = of_it.map(|(_, config)| config.primary);
-        primaries.filter(|one| map.osds.get(one).is_some_and(|info| info.address.is_some()))
-    }
-
-    /// Whether a person gives up the copies that may be the last good ones.
-    fn check_accepted(&self, last: &LastCopies, map: &ClusterMap) -> anyhow::Result<()> {
-        let name =
-            |pool: &PoolId| map.pools.get(pool).map_or_else(|| pool.to_string(), |pool| pool.name.clone());
-        let accepted = &self.arguments.lose_last_copy_of;
-        let refused: Vec<&PoolId> =
-            last.pools.keys().filter(|pool| !accepted.contains(&name(pool))).collect();
-        if refused.is_empty() {
-            return Ok(());
-        }
-        let osd = self.arguments.osd;
-        let told: Vec<String> = refused
-            .iter()
-            .map(|pool| {
-                let of_all = map.pgs_of(**pool).count();
-                last.pools[*pool].in_words(&name(pool), of_all)
-            })
-            .collect();
-        let flags: Vec<String> =
-            refused.iter().map(|pool| format!("--lose-last-copy-of {}", name(pool))).collect();
-        bail!(
-            "{osd} has the last good copy that there is now of {}; what was written there is lost if it is replaced. If its \
-             drive is lost for good, and nobody else's comes back, say {}",
-            told.join(", and of "),
-            flags.join(" ")
-        )
     }
 
     /// Has the groups that are given up here wait for those others alone who are in sync and down: they may come back.
@@ -743,96 +704,6 @@ enum Content {
     Needed(OsdId),
     /// In words.
     Other(String),
-}
-
-/// The groups of which an OSD may have the last good copy: nobody else who is up is in sync, or those who are want one.
-#[derive(Debug, Default)]
-struct LastCopies {
-    pools: BTreeMap<PoolId, LastOfPool>,
-    /// Those that nobody else is in sync in at all.
-    alone: BTreeSet<PgId>,
-    /// Those in which somebody is who is down.
-    with_others_down: BTreeMap<PgId, PgConfig>,
-}
-
-/// Those of a pool.
-#[derive(Debug, Default)]
-struct LastOfPool {
-    pgs: usize,
-    example: PgId,
-    /// Who else has one, and is down.
-    down: BTreeSet<OsdId>,
-    /// Of those that nobody else is in sync in, who else is or shall be a member.
-    older: BTreeSet<OsdId>,
-    /// In how many of them it is not in sync, and the others want a sound copy of a block.
-    in_want: usize,
-}
-
-impl LastOfPool {
-    /// What is given up with them, and by whom else it may be had, for a person.
-    fn in_words(&self, pool: &str, of_all: usize) -> String {
-        let LastOfPool { pgs, example, down, older, in_want } = self;
-        let who_has = |osds: &BTreeSet<OsdId>| {
-            let names: Vec<String> = osds.iter().map(OsdId::to_string).collect();
-            format!("{} {}", names.join(" and "), if osds.len() == 1 { "has" } else { "have" })
-        };
-        let mut more = Vec::new();
-        if !down.is_empty() {
-            let is = if down.len() == 1 { "is" } else { "are" };
-            more.push(format!("{} one too, and {is} down: bring that back first", who_has(down)));
-        }
-        if !older.is_empty() {
-            more.push(format!("what {} of them is older, and is given up with it", who_has(older)));
-        }
-        if *in_want > 0 {
-            more.push(format!(
-                "in {in_want} of them the others want a sound copy of a block, which it may have: bring it back first"
-            ));
-        }
-        let more = if more.is_empty() { String::new() } else { format!(" ({})", more.join("; ")) };
-        format!("{pgs} of {of_all} placement groups of pool {pool}, {example} among them{more}")
-    }
-}
-
-impl LastCopies {
-    /// `in_want` are the groups that want a sound copy of a block.
-    fn of(map: &ClusterMap, osd: OsdId, in_want: &BTreeSet<PgId>) -> LastCopies {
-        let is_up = |one: &OsdId| map.osds.get(one).is_some_and(|info| info.address.is_some());
-        let mut last = LastCopies::default();
-        for (pg, config) in &map.pgs {
-            let is_in_sync = config.in_sync.contains(&osd);
-            let target = map.targets.get(pg);
-            let is_wanted = !is_in_sync && has_a_part(map, pg, config, osd) && in_want.contains(pg);
-            let others: Vec<OsdId> = config.in_sync.iter().copied().filter(|one| *one != osd).collect();
-            let is_last = is_in_sync && !others.iter().any(is_up);
-            if !is_last && !is_wanted {
-                continue;
-            }
-            let fresh = || LastOfPool { example: *pg, ..LastOfPool::default() };
-            let of_pool = last.pools.entry(pg.pool).or_insert_with(fresh);
-            of_pool.pgs += 1;
-            if is_wanted {
-                of_pool.in_want += 1;
-            } else if others.is_empty() {
-                let members = config.learners.iter().chain(target.into_iter().flatten());
-                of_pool.older.extend(members.filter(|one| **one != osd));
-                last.alone.insert(*pg);
-            } else {
-                of_pool.down.extend(&others);
-                last.with_others_down.insert(*pg, config.clone());
-            }
-        }
-        last
-    }
-
-    fn has(&self, pg: &PgId) -> bool {
-        self.alone.contains(pg) || self.with_others_down.contains_key(pg)
-    }
-}
-
-/// Whether an OSD is or shall be a member of a group that is not in sync.
-fn has_a_part(map: &ClusterMap, pg: &PgId, config: &PgConfig, osd: OsdId) -> bool {
-    config.learners.contains(&osd) || map.targets.get(pg).is_some_and(|target| target.contains(&osd))
 }
 
 /// Whether a drive answers at all. One that hangs would have whoever looks at it wait for ever: a thread is left behind for it.

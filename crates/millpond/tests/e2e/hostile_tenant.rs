@@ -263,6 +263,10 @@ impl Scene {
                 measuring.half = usize::from(turn >= turns / 2);
                 let single = (is_long && turn % 2 == 1).then_some(turn as usize / 2 % ACTS.len());
                 let hostile = if single.is_some() { Phase::Single } else { Phase::Hostile };
+                if is_long {
+                    let does = single.map_or("does anything", |act| ACTS[act].0);
+                    eprintln!("turn {turn}: the hostile one {does}; {:?}", measuring.measured.memory_max);
+                }
                 for (now, lasts) in [(Phase::Honest, honest_time / turns), (hostile, time / turns)] {
                     let is_hostile = now != Phase::Honest;
                     task = Task { is_hostile, seed: random.next(), only: single, ..task };

@@ -1,6 +1,7 @@
 use super::*;
+use crate::commands::last_copy::tests::{map, pg};
 use base::ClusterId;
-use base::map::{DeviceClass, PoolInfo};
+use base::map::DeviceClass;
 use registry::MemoryRegistry;
 use registry_remote::Desk;
 use std::os::unix::fs::FileExt;
@@ -43,7 +44,7 @@ impl Scene {
                 osd: OSD,
                 drive: None,
                 erase: false,
-                lose_last_copy_of: Vec::new(),
+                given_up: GivenUp::default(),
                 json: false,
             },
             _scratch: scratch,
@@ -173,73 +174,19 @@ async fn nobodys_silence_is_taken_for_a_no_where_others_may_want_what_is_on_a_dr
         let uuid = OsdUuid(uuid::Uuid::from_u128(9));
         scene.work().exchange(uuid, &Runner::Node, &new, None, &info).await.unwrap()
     };
-    let Exchanged::Untold(why) = exchange(&scene).await else { panic!("nobody told anything") };
+    // Neither is another drive taken, nor is it removed.
+    let none = GivenUp::default();
+    let (replaced, removed) =
+        tokio::join!(exchange(&scene), none.check_not_wanted(OSD, &cluster, &scene.inquiry));
+    let Exchanged::Untold(why) = replaced else { panic!("nobody told anything") };
     assert!(why.contains("nobody manages the cluster"), "{why}");
+    let refusal = removed.expect_err("nobody told anything").to_string();
+    assert!(refusal.contains("nobody manages the cluster"), "{refusal}");
     assert_eq!(cluster.map().await.unwrap().osds[&OSD].uuid, uuid_of(OSD));
-    scene.arguments.lose_last_copy_of = vec!["p".to_owned()];
+    scene.arguments.given_up.lose_last_copy_of = vec!["p".to_owned()];
+    let given_up = scene.arguments.given_up.clone();
+    given_up.check_not_wanted(OSD, &cluster, &scene.inquiry).await.unwrap();
     assert!(matches!(exchange(&scene).await, Exchanged::Done));
-}
-
-fn pg(index: u32) -> PgId {
-    PgId { pool: PoolId(1), index }
-}
-
-/// Three OSDs, of which these are up, and a group for each of these lists of who is in sync.
-fn map(up: &[u32], groups: &[&[u32]]) -> ClusterMap {
-    let mut map = ClusterMap::default();
-    for osd in 0..3 {
-        let address = up.contains(&osd).then(|| ([127, 0, 0, 1], 7000).into());
-        map.osds.insert(OsdId(osd), OsdInfo { address, ..OsdInfo::default() });
-    }
-    let pool = PoolInfo { name: "p".into(), size: 3, min_size: 2, ..PoolInfo::default() };
-    map.pools.insert(PoolId(1), pool);
-    for (index, in_sync) in (0..).zip(groups) {
-        let in_sync: Vec<OsdId> = in_sync.iter().copied().map(OsdId).collect();
-        let config = PgConfig { epoch: Epoch(1), primary: in_sync[0], in_sync, ..PgConfig::default() };
-        map.pgs.insert(pg(index), config);
-    }
-    map
-}
-
-#[test]
-fn the_last_good_copy_is_that_of_which_nobody_who_is_up_has_another() {
-    let map = map(&[1], &[&[0, 1, 2], &[1, 2], &[0], &[0, 2], &[2]]);
-    let last = LastCopies::of(&map, OSD, &BTreeSet::new());
-    assert_eq!(last.alone, BTreeSet::from([pg(2)]));
-    assert_eq!(last.with_others_down.keys().copied().collect::<Vec<_>>(), [pg(3)]);
-    let of_pool = &last.pools[&PoolId(1)];
-    assert_eq!((of_pool.pgs, of_pool.example, of_pool.down.len()), (2, pg(2), 1));
-    assert_eq!(waiting(&map, OSD, &last), [pg(0)]);
-}
-
-#[test]
-fn who_catches_up_may_have_the_last_good_copy_where_the_others_want_one() {
-    let mut map = map(&[1, 2], &[&[1, 2], &[1, 2], &[1, 2], &[0, 1]]);
-    map.pgs.get_mut(&pg(0)).expect("it is there").learners = vec![OSD];
-    map.targets.insert(pg(1), vec![OsdId(1), OSD]);
-    let all: BTreeSet<PgId> = map.pgs.keys().copied().collect();
-    let last = LastCopies::of(&map, OSD, &all);
-    let of_pool = &last.pools[&PoolId(1)];
-    assert_eq!((of_pool.pgs, of_pool.in_want, of_pool.example), (2, 2, pg(0)));
-    let told = of_pool.in_words("p", 4);
-    let begin = "2 of 4 placement groups of pool p, 1.0 among them (in 2 of them the others want";
-    assert!(told.starts_with(begin), "{told}");
-    assert!(last.alone.is_empty() && last.with_others_down.is_empty(), "no group changes for it");
-    assert!(LastCopies::of(&map, OSD, &BTreeSet::new()).pools.is_empty());
-}
-
-#[test]
-fn whoever_has_something_older_is_named_where_the_last_good_copy_is_given_up() {
-    let mut map = map(&[1], &[&[0], &[0, 2]]);
-    map.pgs.get_mut(&pg(0)).expect("it is there").learners = vec![OsdId(1)];
-    map.targets.insert(pg(0), vec![OSD, OsdId(2)]);
-    let last = LastCopies::of(&map, OSD, &BTreeSet::new());
-    let of_pool = &last.pools[&PoolId(1)];
-    assert_eq!(
-        of_pool.in_words("p", 2),
-        "2 of 2 placement groups of pool p, 1.0 among them (osd.2 has one too, and is down: bring that back first; \
-         what osd.1 and osd.2 have of them is older, and is given up with it)"
-    );
 }
 
 #[test]
@@ -249,4 +196,10 @@ fn an_osd_must_be_out_where_too_few_are_left_without_it() {
     let few = map(&[1], &[&[0, 1, 2]]);
     assert!(must_be_out(&few, OSD, &[pg(0)]));
     assert!(!must_be_out(&few, OSD, &[]));
+}
+
+#[test]
+fn groups_of_which_it_has_the_last_copy_are_not_waited_for() {
+    let map = map(&[1], &[&[0, 1, 2], &[1, 2], &[0], &[0, 2], &[2]]);
+    assert_eq!(waiting(&map, OSD, &LastCopies::of(&map, OSD, &BTreeSet::new())), [pg(0)]);
 }
