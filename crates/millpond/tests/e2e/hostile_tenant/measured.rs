@@ -67,6 +67,14 @@ impl Measured {
         for phase in PHASES {
             self.tell(phase);
         }
+        for (act, time) in &self.singles {
+            let took = self.took_within(Phase::Single, |began_us| time.contains(&began_us));
+            let [slow, slowest] = [took.len() * 99 / 100, took.len() - 1].map(|at| took[at]);
+            eprintln!(
+                "who {}, over and over: 99 % within {slow:.1?}, all within {slowest:.1?}",
+                ACTS[*act].0
+            );
+        }
         let [early, late] = self.memory_max.map(|halves| halves.map(|bytes| bytes >> 20));
         eprintln!(
             "the most memory of the nodes' processes, and of the one that keeps them running: {early:?}, then {late:?} MiB"
@@ -145,7 +153,6 @@ impl Measured {
         for (act, time) in &self.singles {
             let name = ACTS[*act].0;
             let slow = self.slow(Phase::Single, |began_us| time.contains(&began_us));
-            eprintln!("who {name}, over and over: 99 % within {slow:.1?}");
             if slow >= most {
                 too_slow.push(name);
             }
@@ -173,10 +180,16 @@ impl Measured {
 
     /// What the operations of a phase that began at such times took at most, all but the slowest percent.
     fn slow(&self, phase: Phase, began: impl Fn(u64) -> bool) -> Duration {
+        let took = self.took_within(phase, began);
+        took[took.len() * 99 / 100]
+    }
+
+    /// What the operations of a phase that began at such times took, the slowest last.
+    fn took_within(&self, phase: Phase, began: impl Fn(u64) -> bool) -> Vec<Duration> {
         let then = self.took[phase as usize].iter().filter(|(_, began_us)| began(*began_us));
         let took: Vec<Duration> = then.map(|(took, _)| *took).collect();
         assert!(took.is_sorted() && !took.is_empty(), "something was measured, and is sorted");
-        took[took.len() * 99 / 100]
+        took
     }
 }
 
