@@ -102,8 +102,7 @@ pub async fn in_want(
 ) -> anyhow::Result<Result<(ClusterMap, BTreeSet<PgId>), String>> {
     let leaders = |map: &ClusterMap| -> BTreeSet<OsdId> {
         let asked = map.pgs.iter().filter(|(pg, config)| may_be_wanted(map, pg, config));
-        let is_up = |osd: &OsdId| map.osds.get(osd).is_some_and(|info| info.address.is_some());
-        asked.map(|(_, config)| config.primary).filter(is_up).collect()
+        asked.map(|(_, config)| config.primary).filter(|osd| is_up(map, *osd)).collect()
     };
     let told = match leaders(&cluster.map().await?).is_empty() {
         true => Vec::new(),
@@ -173,14 +172,13 @@ impl LastOfPool {
 impl LastCopies {
     /// `in_want` are the groups that want a sound copy of a block.
     pub fn of(map: &ClusterMap, osd: OsdId, in_want: &BTreeSet<PgId>) -> LastCopies {
-        let is_up = |one: &OsdId| map.osds.get(one).is_some_and(|info| info.address.is_some());
         let mut last = LastCopies::default();
         for (pg, config) in &map.pgs {
             let is_in_sync = config.in_sync.contains(&osd);
             let target = map.targets.get(pg);
-            let is_wanted = !is_in_sync && has_a_part(map, pg, config, osd) && in_want.contains(pg);
+            let is_wanted = has_a_part(map, pg, config, osd) && in_want.contains(pg);
             let others: Vec<OsdId> = config.in_sync.iter().copied().filter(|one| *one != osd).collect();
-            let is_last = is_in_sync && !others.iter().any(is_up);
+            let is_last = is_in_sync && !others.iter().any(|one| is_up(map, *one));
             if !is_last && !is_wanted {
                 continue;
             }
@@ -206,9 +204,14 @@ impl LastCopies {
     }
 }
 
-/// Whether an OSD is or shall be a member of a group that is not in sync.
+/// Whether an OSD is or shall be a member of a group, and is not in sync in it.
 pub fn has_a_part(map: &ClusterMap, pg: &PgId, config: &PgConfig, osd: OsdId) -> bool {
-    config.learners.contains(&osd) || map.targets.get(pg).is_some_and(|target| target.contains(&osd))
+    let is_target = || map.targets.get(pg).is_some_and(|target| target.contains(&osd));
+    !config.in_sync.contains(&osd) && (config.learners.contains(&osd) || is_target())
+}
+
+fn is_up(map: &ClusterMap, osd: OsdId) -> bool {
+    map.osds.get(&osd).is_some_and(|info| info.address.is_some())
 }
 
 #[cfg(test)]

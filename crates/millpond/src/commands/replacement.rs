@@ -518,9 +518,7 @@ impl Work<'_> {
         let mut held = self.hold(new, old, info).await?;
         // From here on nobody runs it. Until now it may have come up, and may have become in sync.
         let may_be_wanted = |map: &ClusterMap, pg: &PgId, config: &PgConfig| {
-            !config.in_sync.contains(&osd)
-                && has_a_part(map, pg, config, osd)
-                && !self.arguments.given_up.has(map, pg.pool)
+            has_a_part(map, pg, config, osd) && !self.arguments.given_up.has(map, pg.pool)
         };
         let (map, in_want) = match last_copy::in_want(self.cluster, self.inquiry, may_be_wanted).await? {
             Ok(told) => told,

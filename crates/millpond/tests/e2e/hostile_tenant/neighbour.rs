@@ -658,7 +658,7 @@ impl Hostile {
     fn has_as_many_connections_as_it_may(&mut self) -> Option<()> {
         let refused_before = self.too_many;
         if !self.is_long || self.only.is_none() && refused_before > 0 {
-            return None;
+            return Some(());
         }
         let mut links = Vec::new();
         while links.len() < CONNECTIONS_TOO_MANY && self.too_many == refused_before {
