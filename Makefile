@@ -17,6 +17,8 @@ define TEST
 	    $(CARGO) nextest run --cargo-profile quick --locked --workspace $(1); status=$$?; \
 	if [ -s target/left-out ]; then echo; sort -u target/left-out; fi; exit $$status
 endef
+# Builds all programs, with what the tests build of them: by itself each has libraries with other features, built once more.
+PROGRAMS := $(CARGO) build --profile quick --locked --workspace --bins --tests
 LINT := $(CARGO) clippy --profile quick --locked --workspace --all-targets -- -D warnings
 
 # Built once, from source: it takes a while.
@@ -73,17 +75,20 @@ test: test-deps ## format, lint, unit and property tests, conformance, end-to-en
 nightly: test-deps ## what takes hours: make test many times over, an hour of a hostile tenant, and 50,000 lives of simulated clusters
 	for round in $$(seq $(or $(TIMES),10)); do $(MAKE) --no-print-directory test || exit 1; done
 	MILLPOND_HOSTILE_SECONDS=$(or $(HOSTILE_SECONDS),3600) $(CARGO) nextest run --profile nightly --cargo-profile quick --locked \
-	    --package millpond --test e2e hostile_tenant::
-	$(CARGO) run --profile quick --locked --package sim -- --seeds 50000 --from $$(date +%s)000
+	    --workspace -E 'binary(e2e) & test(/^hostile_tenant::/)'
+	$(PROGRAMS)
+	./target/quick/sim --seeds 50000 --from $$(date +%s)000
 	$(MAKE) --no-print-directory fuzz SECONDS=3600
 
 soak: deps ## lives of simulated clusters from fresh seeds, for MINUTES
-	$(CARGO) run --profile quick --locked --package sim -- --minutes $(or $(MINUTES),5) --from $$(date +%s)000
+	$(PROGRAMS)
+	./target/quick/sim --minutes $(or $(MINUTES),5) --from $$(date +%s)000
 
 # TARGET=NAME for one of them; SECONDS for all together, or INPUTS for each; SEED; CAREFUL=1 where the process is ended;
 # FILES="PATH ..." runs inputs again.
 fuzz: deps ## feed what reads bytes of strangers, users and drives with bytes that nobody meant
-	$(CARGO) run --profile quick --locked --package fuzz -- --seed $(or $(SEED),$$(date +%s)) $(if $(TARGET),--target $(TARGET)) \
+	$(PROGRAMS)
+	./target/quick/fuzz --seed $(or $(SEED),$$(date +%s)) $(if $(TARGET),--target $(TARGET)) \
 	    $(if $(SECONDS),--seconds $(SECONDS)) $(if $(INPUTS),--inputs $(INPUTS)) $(if $(CAREFUL),--careful) $(FILES)
 
 # SAMPLE=N mutants are drawn by SEED, of all crates that have any or of CRATES="store pg"; each is to survive LIVES. JSON=FILE

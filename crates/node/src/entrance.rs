@@ -6,6 +6,7 @@
 
 use crate::listeners::Listeners;
 use crate::refusals::Refusals;
+use crate::socket_buffers;
 use auth::{AuthError, Channel, Identity};
 use axum::Router;
 use axum::middleware::from_fn;
@@ -13,6 +14,7 @@ use base::{Encryption, NodeId, PublicKey};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use socket2::SockRef;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
@@ -53,6 +55,9 @@ impl Entrance {
     ) -> Option<(Channel, T)> {
         // Questions and answers are small messages back and forth.
         let _ = stream.set_nodelay(true);
+        let socket = SockRef::from(&stream);
+        let _ = socket.set_recv_buffer_size(socket_buffers::OF_QUESTIONS);
+        let _ = socket.set_send_buffer_size(socket_buffers::OF_QUESTIONS);
         match self.identity.accept(stream, encryption, authorize).await {
             Ok(admitted) => Some(admitted),
             Err(error @ AuthError::Unauthorized { .. }) => {

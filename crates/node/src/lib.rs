@@ -1,8 +1,9 @@
 //! One node's daemon: a thread for each OSD, and the control side that ties them to the registry.
 //!
 //! - [`shard`]: an OSD's thread: `ring` + `pg` + `store` in one loop. `rounds`: whose requests are handled next; `stalled`:
-//!   connections whose messages wait; `inboxes`: in how much memory; `standstill`: clients that neither take nor send; `unwelcome`: who is
-//!   refused when it has said something; `looks`: when it is looked whether there is something to tell.
+//!   connections whose messages wait; `inboxes`: in how much memory, and `socket_buffers`: in how much of the kernel's;
+//!   `standstill`: clients that neither take nor send; `unwelcome`: who is refused when it has said something; `looks`: when it is
+//!   looked whether there is something to tell.
 //! - `switchboard`: an OSD's connections, made and accepted, with their handshakes.
 //! - [`control`]: ordinary tokio code: what a node runs. `bay`: the place of one drive, whose OSD is started, waited for, and
 //!   tried again; `osd_control`: the lease of a running OSD, the cluster map, new epochs. `listeners`: one port on several
@@ -41,6 +42,7 @@ mod reporter;
 mod rounds;
 mod scrubbing;
 pub mod shard;
+mod socket_buffers;
 mod stalled;
 mod standstill;
 mod switchboard;

@@ -4,6 +4,7 @@ use crate::inboxes::{INBOX_BYTES, INBOX_BYTES_MAX, Inboxes};
 use crate::looks::{self, Looks};
 use crate::refusals::Refusals;
 use crate::rounds::Rounds;
+use crate::socket_buffers;
 use crate::stalled::Stalled;
 use crate::standstill::{self, Standstill};
 use crate::tally::Tallier;
@@ -601,6 +602,13 @@ impl Shard {
                     self.reactor.close(connection, ENCRYPTION_CAME);
                 }
                 Command::Accepted { stream, credential } => {
+                    if let Some(Credential { principal, .. }) = &credential
+                        && let others = osd.view().links_of(&principal.public_key)
+                        && let Some(bytes) = socket_buffers::of_one_more(&principal.access, others)
+                        && let Err(error) = stream.limit_buffers(bytes)
+                    {
+                        tracing::debug!(osd = %osd.id(), %error, "the kernel keeps as much of a connection as it likes");
+                    }
                     // Too many connections: dropping it closes it, which is all that can be said to its peer.
                     if let Ok(connection) = self.reactor.adopt(stream) {
                         let accepted = osd.handle_accepted(connection.link(), credential);

@@ -11,7 +11,7 @@ use crate::report::{DamageCounts, GroupSummary};
 use crate::request::queue;
 use crate::router::Router;
 use base::figures::{Figures, Traffic};
-use base::{ClientId, PgId, PoolId, VolumeId};
+use base::{ClientId, PgId, PoolId, PublicKey, VolumeId};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,6 +57,12 @@ impl<'a> View<'a> {
     #[must_use]
     pub fn drive_hangs(self) -> bool {
         self.router.is_silent
+    }
+
+    /// How many links there are of a key.
+    #[must_use]
+    pub fn links_of(self, key: &PublicKey) -> usize {
+        self.shared.links.tenants.links_of(key)
     }
 
     /// The damage that was met since the start, and what became of it.

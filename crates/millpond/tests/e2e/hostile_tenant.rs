@@ -43,6 +43,8 @@ const CONNECTIONS: usize = 256;
 const CONNECTIONS_LONG: usize = 6000;
 /// The pause between two operations of the client that is measured.
 const PAUSE: Duration = Duration::from_millis(1);
+/// An operation that takes longer is told of at once.
+const TOLD_MIN: Duration = Duration::from_secs(1);
 /// Both volumes' size.
 const VOLUME_SIZE: &str = "128MiB";
 /// How often an OSD logs that it refuses connections, at most.
@@ -110,7 +112,11 @@ impl Good {
         let mut took = ByPhase::<Vec<Took>>::default();
         while !enough.load(Ordering::Relaxed) {
             let (at, began_us) = (phase.load(Ordering::Relaxed), now_us());
-            took[at].push((self.step(), began_us));
+            let lasted = self.step();
+            if lasted > TOLD_MIN {
+                eprintln!("an operation that began at {began_us} us took {lasted:.1?}");
+            }
+            took[at].push((lasted, began_us));
             std::thread::sleep(PAUSE);
         }
         (self.stamps, took)
@@ -138,6 +144,14 @@ impl Processes {
             let memory = status.ok().and_then(|status| status.vmrss).unwrap_or(0) << 10;
             *most = memory.max(*most);
         }
+    }
+
+    /// How much memory the kernel has for TCP, for whomever, in bytes.
+    fn tcp_memory() -> u64 {
+        let told = std::fs::read_to_string("/proc/net/sockstat").expect("the kernel tells of sockets");
+        let of_tcp = told.lines().find(|line| line.starts_with("TCP:")).expect("it has TCP");
+        let pages = of_tcp.rsplit(' ').next().and_then(|pages| pages.parse::<u64>().ok());
+        pages.expect("it counts pages") * procfs::page_size()
     }
 
     /// Seconds of the processor that all nodes have had, and their neighbour, if there is one.
@@ -171,6 +185,7 @@ impl<T> Measuring<'_, T> {
         while Instant::now() < end {
             assert!(!self.client.is_finished(), "the client of the other pool ended");
             self.processes.look(&mut self.measured.memory_max[self.half]);
+            self.measured.tcp_memory_max = self.measured.tcp_memory_max.max(Processes::tcp_memory());
             std::thread::sleep(Duration::from_millis(50));
         }
         self.phase.store(Phase::Between as usize, Ordering::Relaxed);

@@ -4,6 +4,7 @@ use auth::{Identity, SecretKey};
 use base::map::ClusterMap;
 use base::{ClientId, Generation, OsdId};
 use cluster::{Attach, Attachment, ClusterError, Grant};
+use nix::sys::socket::{setsockopt, sockopt};
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -14,6 +15,8 @@ use wire::{Hello, Message, Role, VERSIONS};
 
 /// How long an OSD may take for something that is honestly asked, on a busy machine.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// A connection's buffers, each way, of one that is to keep little.
+const BUFFER_LITTLE: usize = 16 << 10;
 /// How long a volume stays attached.
 const ATTACHED_FOR: Duration = Duration::from_secs(10);
 
@@ -103,6 +106,12 @@ impl RawLink {
     pub fn wait_at_most(&self, limit: Duration) -> Result<()> {
         self.stream.set_read_timeout(Some(limit))?;
         self.stream.set_write_timeout(Some(limit))
+    }
+
+    /// Has this end's kernel keep little of what is sent and what comes, so that what is left is left to the other end.
+    pub fn keeps_little(&self) -> Result<()> {
+        setsockopt(&self.stream, sockopt::SndBuf, &BUFFER_LITTLE)?;
+        Ok(setsockopt(&self.stream, sockopt::RcvBuf, &BUFFER_LITTLE)?)
     }
 
     /// Sends bytes.

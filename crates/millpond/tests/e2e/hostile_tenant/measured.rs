@@ -8,6 +8,8 @@ use std::time::Duration;
 /// The most memory that a node's process may have meanwhile, in bytes: what an OSD has for itself, and the bounds of what it
 /// keeps for one key (docs/security.md), several times over.
 const MEMORY_MAX: u64 = 1 << 30;
+/// The most that the kernel may have for TCP, in bytes: a machine with 24 GiB has three times as much before its connections crawl.
+const TCP_MEMORY_MAX: u64 = 512 << 20;
 /// How much more memory the processes may come to have in the second half of a long try than in the first, in bytes: what they keep
 /// for somebody does not grow with what he did.
 const GROWTH_MAX: u64 = 64 << 20;
@@ -53,6 +55,8 @@ pub struct Measured {
     /// Seconds of the processor that all nodes had, and their neighbour.
     pub cpu: ByPhase<[f64; 2]>,
     pub memory_max: MemoryMax,
+    /// The most that the kernel had for TCP, in bytes.
+    pub tcp_memory_max: u64,
     /// What the neighbours did.
     pub did: Did,
     /// Which act was done alone, and from when to when, in microseconds of the clock.
@@ -77,7 +81,9 @@ impl Measured {
         }
         let [early, late] = self.memory_max.map(|halves| halves.map(|bytes| bytes >> 20));
         eprintln!(
-            "the most memory of the nodes' processes, and of the one that keeps them running: {early:?}, then {late:?} MiB"
+            "the most memory of the nodes' processes, and of the one that keeps them running: {early:?}, then {late:?} MiB; of the \
+             kernel, for TCP: {} MiB",
+            self.tcp_memory_max >> 20
         );
         self.memory_is_bounded();
         self.all_was_tried();
@@ -111,6 +117,11 @@ impl Measured {
         let [early, late] = self.memory_max;
         let told = format!("at most {early:?}, then {late:?} bytes");
         assert!(early.iter().chain(&late).all(|bytes| *bytes <= MEMORY_MAX), "{told}");
+        assert!(
+            self.tcp_memory_max <= TCP_MEMORY_MAX,
+            "the kernel had {} bytes for TCP",
+            self.tcp_memory_max
+        );
         let grows = early.iter().zip(late).any(|(early, late)| late > early + GROWTH_MAX);
         assert!(!self.is_long || !grows, "{told}");
     }

@@ -1,8 +1,9 @@
 //! Neighbours of the client that is measured: they have the key of another pool, and one of them means harm.
 //!
 //! In earnest they have machines of their own. Here each is a process in a session of its own, which comes after all others:
-//! nobody else is to be delayed by what it computes itself, only by the work that it gives the nodes. The process is the test
-//! once more, told by its environment what it is, and goes on until its input ends.
+//! nobody else is to be delayed by what it computes itself, only by the work that it gives the nodes. For the same reason the
+//! hostile one's end of a connection keeps little: the kernel has one bound for both ends. The process is the test once more, told by
+//! its environment what it is, and goes on until its input ends.
 
 use crate::common::random::Random;
 use crate::common::raw::{RawLink, Tenant};
@@ -432,6 +433,7 @@ impl Hostile {
         let (osd, client) = (self.osd(), ClientId(self.random.next()));
         let link = self.tenant.greet(osd, client).ok()?;
         link.wait_at_most(IMPATIENCE).ok()?;
+        link.keeps_little().ok()?;
         Some((osd, link))
     }
 
