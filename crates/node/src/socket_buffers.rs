@@ -2,8 +2,8 @@
 //!
 //! By itself it gives a connection as much as that can use, some MiB. But there is one bound for the TCP of a whole machine, and
 //! beyond that every connection crawls: those between OSDs are taken for dead. A key that may have thousands of connections, and
-//! leaves unread and unsaid what it likes on all of them, would come to that. So of the connections of a key all but the first
-//! have a share each. Strangers have none: whatever they send is received, and what is too much ends them.
+//! leaves unread and unsaid what it likes on all of them, would come to that. So a connection of a key that has
+//! many has the less the more there are when it comes. Strangers have none: whatever they send is received, and what is too much ends them.
 
 use base::Access;
 
@@ -11,7 +11,7 @@ use base::Access;
 const FREE: usize = 16;
 /// The same of a node's key: more than it has OSDs.
 const FREE_OF_NODES: usize = 256;
-/// What further ones share, each way, in bytes.
+/// What a further one has a part of, each way, in bytes: all of them come to some times that, for the earlier ones keep theirs.
 const SHARED_BYTES: usize = 16 << 20;
 /// The most that one of them has: what a network takes away within its round trip.
 const BYTES_MAX: usize = 128 << 10;
