@@ -14,7 +14,6 @@ use base::{Encryption, NodeId, PublicKey};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use socket2::SockRef;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
@@ -55,9 +54,7 @@ impl Entrance {
     ) -> Option<(Channel, T)> {
         // Questions and answers are small messages back and forth.
         let _ = stream.set_nodelay(true);
-        let socket = SockRef::from(&stream);
-        let _ = socket.set_recv_buffer_size(socket_buffers::OF_QUESTIONS);
-        let _ = socket.set_send_buffer_size(socket_buffers::OF_QUESTIONS);
+        let _ = socket_buffers::limit(&stream, socket_buffers::OF_QUESTIONS);
         match self.identity.accept(stream, encryption, authorize).await {
             Ok(admitted) => Some(admitted),
             Err(error @ AuthError::Unauthorized { .. }) => {

@@ -605,7 +605,7 @@ impl Shard {
                     if let Some(Credential { principal, .. }) = &credential
                         && let others = osd.view().links_of(&principal.public_key)
                         && let Some(bytes) = socket_buffers::of_one_more(&principal.access, others)
-                        && let Err(error) = stream.limit_buffers(bytes)
+                        && let Err(error) = socket_buffers::limit(&stream, bytes)
                     {
                         tracing::debug!(osd = %osd.id(), %error, "the kernel keeps as much of a connection as it likes");
                     }

@@ -6,6 +6,9 @@
 //! many has the less the more there are when it comes. Strangers have none: whatever they send is received, and what is too much ends them.
 
 use base::Access;
+use socket2::SockRef;
+use std::io;
+use std::os::fd::AsFd;
 
 /// So many connections of a client's key have what the kernel gives them: more than one client has to one OSD.
 const FREE: usize = 16;
@@ -29,10 +32,34 @@ pub(crate) fn of_one_more(access: &Access, others: usize) -> Option<usize> {
     (others >= free).then(|| (SHARED_BYTES / (others + 1)).clamp(BYTES_MIN, BYTES_MAX))
 }
 
+/// Has the kernel keep so many bytes of a connection each way, and what it needs itself for that.
+///
+/// # Errors
+/// When it does not do so: then it keeps what it thinks fit.
+pub(crate) fn limit(stream: &impl AsFd, bytes: usize) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    socket.set_recv_buffer_size(bytes)?;
+    socket.set_send_buffer_size(bytes)
+}
+
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
     use base::NodeId;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn the_kernel_keeps_as_much_as_it_is_told_and_twice_that_with_what_it_needs_itself() {
+        const BYTES: usize = 16 << 10;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = SockRef::from(&stream);
+        assert!(socket.recv_buffer_size().unwrap() > 2 * BYTES, "by itself it keeps more");
+        limit(&stream, BYTES).unwrap();
+        assert_eq!(socket.recv_buffer_size().unwrap(), 2 * BYTES);
+        assert_eq!(socket.send_buffer_size().unwrap(), 2 * BYTES);
+    }
 
     #[test]
     fn the_more_connections_a_key_has_the_less_a_further_one_may_keep_and_all_of_them_keep_little() {

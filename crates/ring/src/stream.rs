@@ -1,7 +1,7 @@
 //! A connection that was made elsewhere.
 
 use socket2::{Socket, TcpKeepalive};
-use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use tls::Session;
 
@@ -24,15 +24,11 @@ impl Stream {
     pub fn is_encrypted(&self) -> bool {
         self.session.is_some()
     }
+}
 
-    /// Has the kernel keep so many bytes each way, and what it needs itself for that: of what came and was not received, and of what
-    /// was sent and not taken. Else it keeps what it thinks fit, up to some MiB.
-    ///
-    /// # Errors
-    /// When the kernel does not do so.
-    pub fn limit_buffers(&self, bytes: usize) -> io::Result<()> {
-        self.socket.set_recv_buffer_size(bytes)?;
-        self.socket.set_send_buffer_size(bytes)
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
@@ -51,23 +47,5 @@ pub(crate) fn set_stream_options(socket: &Socket) {
     // BBR paces by a timer for each connection. That is for the Internet: here it costs more than the sending.
     if socket.tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr")) {
         let _ = socket.set_tcp_congestion(b"cubic");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-    use super::*;
-    use std::net::{TcpListener, TcpStream};
-
-    #[test]
-    fn the_kernel_keeps_as_much_as_it_is_told_and_twice_that_with_what_it_needs_itself() {
-        const BYTES: usize = 16 << 10;
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let stream = Stream::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap(), None);
-        assert!(stream.socket.recv_buffer_size().unwrap() > 2 * BYTES, "by itself it keeps more");
-        stream.limit_buffers(BYTES).unwrap();
-        assert_eq!(stream.socket.recv_buffer_size().unwrap(), 2 * BYTES);
-        assert_eq!(stream.socket.send_buffer_size().unwrap(), 2 * BYTES);
     }
 }
