@@ -417,6 +417,12 @@ mod tests {
         assert!(greets(31, 2).is_empty(), "it takes nobody's place");
         assert_eq!(greets(32, 1), [LinkId(30)], "nor is it in the way of who has that id");
         assert_eq!(greets(33, 2), [LinkId(30), LinkId(31)]);
+        for link in [30, 31] {
+            let Alone { osd, io, now } = &mut alone;
+            osd.handle_closed(*now, LinkId(link), "a test", io);
+        }
+        let links_of = |key: u8| alone.osd.view().links_of(&PublicKey([key; 32]));
+        assert_eq!([1, 2, 3].map(links_of), [1, 1, 0]);
     }
 
     #[test]

@@ -67,7 +67,9 @@ fn nobody_waits_for_the_pace_who_wants_for_room_and_who_is_idle_has_a_budget() {
     let (contents, mut log, _) = store_with(8);
     let mut cleaner = Cleaner::default();
     assert!(!cleaner.pace_allows(0, &contents.segments, &log, false), "nobody wrote");
+    cleaner.credit = 50;
     assert!(cleaner.pace_allows(0, &contents.segments, &log, true));
+    assert_eq!(cleaner.credit, 0, "the pace begins anew behind it");
     cleaner.grant(1);
     assert!(cleaner.pace_allows(0, &contents.segments, &log, false));
     cleaner.grant(2);

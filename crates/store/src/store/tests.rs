@@ -158,6 +158,18 @@ impl Machine {
 }
 
 #[test]
+fn what_cleaning_moved_goes_with_the_end_of_a_turn_if_it_had_nowhere_to_go_before() {
+    let mut machine = Machine::format(&options());
+    let mut batch = machine.store.log.slots.take().unwrap();
+    batch.push(&Record::new(RecordKind::Relocate, key(0), 0, 1), [&[U32::ZERO; 2][..]], &[1; BLOCK_BYTES]);
+    *machine.store.log.open_cold() = Some(batch);
+    machine.turn();
+    assert_eq!((machine.writes_under_way(), machine.store.log.in_flight.count(COLD)), (1, 1));
+    machine.settle();
+    assert!(machine.store.log.cold_is_still());
+}
+
+#[test]
 fn a_second_batch_goes_only_when_half_of_it_is_full_and_no_third() {
     let mut machine = Machine::format(&options());
     for (blocks, under_way) in [(1, 1), (1, 1), (1, 1), (1, 2), (7, 2)] {
