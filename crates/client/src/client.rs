@@ -639,6 +639,8 @@ impl Client {
             generation: volume.generation,
             origin: piece.origin,
             since: piece.since.map(|reached| reached.newest),
+            // What arrives is verified here.
+            unverified: piece.kind == PieceKind::Read && piece.damaged == 0,
         };
         let is_first = piece.is_change() && piece.since.is_none();
         // A change that is to be repeated where others write too has to say since when. Of most groups that is known from

@@ -243,6 +243,7 @@ mod tests {
                 generation: Generation(1),
                 origin: 0,
                 since: None,
+                unverified: false,
             };
             self.hears(&request.encode(Kind::Zero));
             assert_eq!(self.osd.view().operations_in_flight(), 1, "the group serves");

@@ -45,6 +45,7 @@ fn write() -> Vec<u8> {
         generation: Generation(1),
         origin: 5,
         since: None,
+        unverified: false,
     };
     let block = [7; BLOCK_BYTES];
     let checksums = crc32c(&block).to_le_bytes().repeat(BLOCKS);

@@ -48,6 +48,7 @@ fn asked(pond: &Pond, offset: u64) -> Option<Status> {
         generation: Generation(1),
         origin: 0,
         since: None,
+        unverified: false,
     };
     stream.write_all(&request.encode(Kind::Read)).unwrap();
     // A welcome, and the answer.

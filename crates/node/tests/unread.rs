@@ -43,6 +43,7 @@ fn takes_a_turn(client: &mut TcpStream, pg: PgId) {
         generation: Generation(1),
         origin: 0,
         since: None,
+        unverified: false,
     };
     client.write_all(&request.encode(Kind::Read)).unwrap();
     let mut reply = [0; HEADER_BYTES];

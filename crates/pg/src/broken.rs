@@ -60,6 +60,8 @@ pub enum Sabotage {
     StaleMend,
     /// What a member answers in place of a damaged block is taken for right, whatever the index says.
     TrustFetched,
+    /// What clients read is not verified, not even where they ask for that.
+    NeverVerify,
     /// Who was dropped from a group deletes what it holds although the target is not yet in sync.
     LeaveEarly,
     /// A primary that restarted takes what it finds for the end of its log, whatever the others have.
@@ -101,7 +103,7 @@ pub enum Sabotage {
 #[cfg(feature = "broken")]
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Sabotage; 31] = [
+    pub const ALL: [Sabotage; 32] = [
         Sabotage::BeginAtOne,
         Sabotage::OrderUnbounded,
         Sabotage::AcknowledgeEarly,
@@ -116,6 +118,7 @@ impl Sabotage {
         Sabotage::KeepLog,
         Sabotage::StaleMend,
         Sabotage::TrustFetched,
+        Sabotage::NeverVerify,
         Sabotage::LeaveEarly,
         Sabotage::TrustTail,
         Sabotage::FenceAlone,

@@ -503,7 +503,16 @@ mod tests {
             let mut alone = Alone::new();
             alone.with(|_, cx| {
                 let (tenant, bytes, at) = (Tenant::NOBODY, 4 * BLOCK_BYTES as u32, cx.now);
-                let asked = Asked { link: CLIENT, tenant, request: 1, volume: VOLUME, kind, bytes, at };
+                let asked = Asked {
+                    link: CLIENT,
+                    tenant,
+                    request: 1,
+                    volume: VOLUME,
+                    kind,
+                    unverified: false,
+                    bytes,
+                    at,
+                };
                 (0..2000).for_each(|_| cx.count_done(&asked, 0));
             });
             // Four for each operation, and four blocks if they were moved.

@@ -67,6 +67,8 @@ pub(crate) struct Asked {
     pub(crate) request: u64,
     pub(crate) volume: VolumeId,
     pub(crate) kind: RequestKind,
+    /// Whoever asked verifies what it is given to read.
+    pub(crate) unverified: bool,
     /// The length of what is read, written or zeroed.
     pub(crate) bytes: u32,
     /// When it was taken up.
@@ -232,6 +234,12 @@ impl Operation {
         self.bytes.length = end - self.bytes.offset;
         (self.range.first_block, self.range.block_count) = (first_block, block_count);
         self.attempt.is_narrowed = true;
+    }
+
+    /// The first block of what was to be read that the drive did not give.
+    pub(crate) fn first_failed(&self) -> Option<u16> {
+        let failed = self.parts.iter().find(|part| part.location.is_some() && part.buffer.is_none());
+        failed.map(|part| part.first_block)
     }
 
     /// The first block of what was read that does not verify, and why.
@@ -461,7 +469,7 @@ mod tests {
     fn what_waits_counts_by_the_memory_that_it_holds_or_is_read_into_and_for_its_tenant() {
         let asked = |kind| {
             let (link, tenant, volume, at) = (LinkId(1), Tenant(3), VolumeId(1), Instant::default());
-            Purpose::Client(Asked { link, tenant, request: 1, volume, kind, bytes: 0, at })
+            Purpose::Client(Asked { link, tenant, request: 1, volume, kind, unverified: false, bytes: 0, at })
         };
         let of = |purpose, payload| {
             let operation = Operation { purpose, payload, range: range(0, 3), ..Operation::default() };

@@ -304,6 +304,7 @@ impl Alone {
             generation: Generation(1),
             origin: 0,
             since: None,
+            unverified: false,
         }
     }
 

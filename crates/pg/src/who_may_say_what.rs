@@ -144,6 +144,7 @@ fn message(kind: Kind, about: About) -> Vec<u8> {
         generation: Generation(1),
         origin: 5,
         since: None,
+        unverified: false,
     };
     match kind {
         Kind::Hello => {

@@ -197,6 +197,11 @@ fn a_block_that_was_mended_once_is_mended_again_by_who_went_away_behind_that() {
 }
 
 #[test]
+fn what_rots_is_found_and_mended_by_reads_alone() {
+    assert_plays(Scenario::MendedByReads);
+}
+
+#[test]
 fn a_deep_scrub_finds_a_copy_that_differs_behind_equal_checksums() {
     assert_plays(Scenario::ForgedBehindChecksums);
 }
@@ -351,7 +356,7 @@ fn a_life_that_goes_by_a_script_is_one_life_too() {
 }
 
 /// Where each sabotage was noticed last; the search begins there, so that it usually ends there.
-const NOTICED_AT: [(Sabotage, u64); 31] = [
+const NOTICED_AT: [(Sabotage, u64); 32] = [
     (Sabotage::BeginAtOne, 0),
     (Sabotage::OrderUnbounded, 0),
     (Sabotage::AcknowledgeEarly, 0),
@@ -383,6 +388,7 @@ const NOTICED_AT: [(Sabotage, u64); 31] = [
     (Sabotage::ObeyAnybody, 10),
     (Sabotage::ObeyAnyQuery, 4),
     (Sabotage::TakeForeign, 0),
+    (Sabotage::NeverVerify, 0),
 ];
 const SABOTAGE_SEEDS_MAX: u64 = 2000;
 
@@ -399,6 +405,8 @@ fn told_by(sabotage: Sabotage) -> &'static [&'static str] {
         Sabotage::ForgetRights => {
             &["was attached by another client since", " is stale: ", " holds bytes that nobody wrote there"]
         }
+        // Clients never take what does not verify.
+        Sabotage::NeverVerify => &[": bytes arrive damaged from or at "],
         // Whoever obeys an epoch that never was follows nobody.
         Sabotage::ObeyAnyQuery => &["come to nothing again and again", " does not come within ", ", beside "],
         Sabotage::ForgetTombstones => &["that the others hold nothing of what was removed does not come"],
@@ -435,6 +443,7 @@ fn scenario_for(sabotage: Sabotage) -> Option<Scenario> {
         // So few objects does a group have otherwise that nobody is told of a part of them.
         Sabotage::ReachedEarly => Some(Scenario::BrokenOffCatchingUp),
         Sabotage::TrustOldCopy => Some(Scenario::RottenWhileAway),
+        Sabotage::NeverVerify => Some(Scenario::MendedByReads),
         // Nothing is given up otherwise.
         Sabotage::BeginAtOne => Some(Scenario::GivenUpAndBack),
         Sabotage::ForgetRights => Some(Scenario::HostileClient),

@@ -229,6 +229,7 @@ impl<'a, R: FnMut() -> u64> Forger<'a, R> {
             generation: self.generation(),
             origin: self.origin(),
             since: may_repeat.then(|| self.sequence()),
+            unverified: kind == Kind::Read && self.one_in(2),
         }
     }
 

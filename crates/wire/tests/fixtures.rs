@@ -47,6 +47,7 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
         generation: GENERATION,
         origin: ORIGIN,
         since: None,
+        unverified: false,
     };
     let zero = Request { offset: 0x0001_3000, length: 0x2000, ..request };
     let since = Some(SEQUENCE);
@@ -87,6 +88,7 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
         ("welcome", Message::Welcome(Welcome { version: Version(4) })),
         ("refused", Message::Refused(Refused { reason: "another cluster" })),
         ("read", Message::Read(request)),
+        ("read_unverified", Message::Read(Request { unverified: true, ..request })),
         ("write", Message::Write(WithData { head: request, checksums: &SUMS, data: &BLOCK[..10] })),
         (
             "write_again",

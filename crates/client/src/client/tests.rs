@@ -272,8 +272,9 @@ fn bytes_that_do_not_verify_are_asked_for_again_and_never_returned() {
     client.submit_read(Instant::default(), of(volume, 1, 4096, 4096), Buffer::new(4096), &mut io);
     let good = [7u8; BLOCK_BYTES];
     let sum = [U32::new(crc32c(&good))];
-    for _ in 1..TRANSIT_ATTEMPTS_MAX {
+    for attempt in 1..TRANSIT_ATTEMPTS_MAX {
         let (_, request, _) = io.requests().remove(0);
+        assert_eq!(request.unverified, attempt == 1, "from then on it may be damaged where it is kept");
         let mut bad = good;
         bad[100] ^= 1;
         reply(&mut client, &mut io, &reply_with_data(&request, &bad, &sum));

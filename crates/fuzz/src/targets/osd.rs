@@ -480,6 +480,7 @@ impl Scene {
             generation: Generation(1),
             origin: 1,
             since: None,
+            unverified: false,
         };
         for kind in [Kind::Zero, Kind::Read] {
             self.answers(A_CLIENT, &request.encode(kind), "Reply", seen);

@@ -284,6 +284,7 @@ mod tests {
             generation: Generation(generation),
             origin: 0,
             since: None,
+            unverified: false,
         }
     }
 

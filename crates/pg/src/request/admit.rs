@@ -100,7 +100,16 @@ pub(crate) fn or_refuse(
 pub(crate) fn asked(cx: &Context<'_, impl Io>, link: LinkId, request: &Request, kind: RequestKind) -> Asked {
     let (volume, bytes) = (request.key.volume, request.length);
     let tenant = cx.links.tenants.of(link);
-    Asked { link, tenant, request: request.request, volume, kind, bytes, at: cx.now }
+    Asked {
+        link,
+        tenant,
+        request: request.request,
+        volume,
+        kind,
+        unverified: request.unverified,
+        bytes,
+        at: cx.now,
+    }
 }
 
 /// The blocks that a request touches.
@@ -262,6 +271,7 @@ mod tests {
             generation: Generation(1),
             origin: 0,
             since: None,
+            unverified: false,
         }
     }
 

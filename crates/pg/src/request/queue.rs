@@ -190,12 +190,13 @@ mod tests {
             generation: Generation(1),
             origin: 0,
             since: None,
+            unverified: false,
         }
     }
 
     fn asked(link: LinkId, tenant: Tenant) -> Asked {
         let (kind, at) = (RequestKind::Read, Instant::default());
-        Asked { link, tenant, request: 1, volume: VOLUME, kind, bytes: 0, at }
+        Asked { link, tenant, request: 1, volume: VOLUME, kind, unverified: false, bytes: 0, at }
     }
 
     #[test]

@@ -180,9 +180,17 @@ fn may_answer(cx: &mut Context<'_, impl Io>, group: u32, epoch: Epoch) -> bool {
 
 /// The drive gave what a client wants.
 pub(crate) fn was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
+    let never_verifies = cx.breaks(Sabotage::NeverVerify);
     let operation = cx.operations.live(id);
-    let damage = operation.first_damage();
     let (purpose, group, epoch) = (operation.purpose, operation.group, operation.epoch);
+    let is_verified = match purpose {
+        Purpose::Client(asked) => !asked.unverified && !never_verifies,
+        _ => true,
+    };
+    let damage = match is_verified {
+        true => operation.first_damage(),
+        false => operation.first_failed().map(|block| (block, Status::DeviceFailed)),
+    };
     if !may_answer(cx, group, epoch) {
         cx.refuse(purpose, Status::NotActive);
         return cx.forget(id);

@@ -288,7 +288,7 @@ fn what_mechanisms_have_done_by_others_is_done_in_the_order_in_which_they_asked(
 /// What a client asks for waits in line, as if for its blocks.
 fn waits(cx: &mut Context<'_, impl Io>, request: u64, kind: RequestKind, group: u32, range: BlockRange) {
     let (tenant, bytes, at) = (Tenant::NOBODY, 0, cx.now);
-    let asked = Asked { link: CLIENT, tenant, request, volume: VOLUME, kind, bytes, at };
+    let asked = Asked { link: CLIENT, tenant, request, volume: VOLUME, kind, unverified: false, bytes, at };
     let is_change = kind == RequestKind::Zero;
     let operation = if is_change { OperationKind::Zero } else { OperationKind::Read };
     let id = cx.operations.add_for(operation, Purpose::Client(asked), group, range);

@@ -37,6 +37,8 @@ pub enum Scenario {
     /// block of the other rots when all logs have gone past that. Who was away has the only sound copy, and nothing was written
     /// there since.
     MendedBeforeItRots,
+    /// Blocks rot on the members that lead their groups, and are read. Nobody scrubs.
+    MendedByReads,
     /// A member's copy of a block is another than that of the others, with the same CRC-32C and CRC-64, and a deep scrub
     /// looks for that.
     ForgedBehindChecksums,
@@ -86,6 +88,8 @@ const FOR_EVER: u64 = 3600 * SECOND;
 const LOST_WRITES: usize = 40;
 /// How long it takes them.
 const LOST_WRITES_TIME: u64 = 300 * MILLISECOND;
+/// How many blocks rot one after the other where they are read.
+const ROTS: usize = 8;
 /// Places of a volume that is spread over many objects, two for each.
 const MANY_REGIONS: u64 = 80;
 /// The same for a volume whose objects' pages take more batches than are written while a member joins, and the log between two
@@ -97,11 +101,12 @@ const ROUNDS_MAX: usize = 200;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Scenario; 21] = [
+    pub const ALL: [Scenario; 22] = [
         Scenario::AwayPastTheLog,
         Scenario::PartedAndAway,
         Scenario::RottenWhileAway,
         Scenario::MendedBeforeItRots,
+        Scenario::MendedByReads,
         Scenario::ForgedBehindChecksums,
         Scenario::DriveReplaced,
         Scenario::PoolRemovedWhileAway,
@@ -127,7 +132,8 @@ impl Scenario {
                 random.choose(&[2, 3])
             }
             Scenario::RottenWhileAway | Scenario::MendedBeforeItRots | Scenario::GivenUpAndBack => 2,
-            Scenario::BrokenOffCatchingUp
+            Scenario::MendedByReads
+            | Scenario::BrokenOffCatchingUp
             | Scenario::JoinsBesideACheckpoint
             | Scenario::CaughtUpWithoutRegistry => random.choose(&[2, 3]),
             Scenario::DriveReplaced => 2,
@@ -193,6 +199,7 @@ impl Scenario {
             Scenario::AwayPastTheLog
             | Scenario::RottenWhileAway
             | Scenario::MendedBeforeItRots
+            | Scenario::MendedByReads
             | Scenario::CaughtUpFromWhoCaughtUp
             | Scenario::GivenUpAndBack
             | Scenario::PrimaryCutOff
@@ -259,6 +266,7 @@ impl Life {
             Scenario::PartedAndAway => self.parted_and_away()?,
             Scenario::RottenWhileAway => self.rotten_while_away()?,
             Scenario::MendedBeforeItRots => self.mended_before_it_rots()?,
+            Scenario::MendedByReads => self.mended_by_reads()?,
             Scenario::ForgedBehindChecksums => self.forged_behind_checksums()?,
             Scenario::PoolRemovedWhileAway => self.removed_while_away(true)?,
             Scenario::VolumeRemovedWhileAway => self.removed_while_away(false)?,
@@ -352,6 +360,20 @@ impl Life {
         self.rots(other, spot)?;
         self.comes_back(away)?;
         self.do_all(Kind::Read, self.world.plan.operation_blocks_max)
+    }
+
+    fn mended_by_reads(&mut self) -> Result<(), String> {
+        for _ in 0..ROTS {
+            let spot = self.some_spot();
+            let primary = self.registry.map.pgs[&spot.key.pg].primary.0 as usize;
+            self.rots(primary, spot)?;
+            let blocks_max = self.world.random.between(1, self.world.plan.operation_blocks_max);
+            self.do_all(Kind::Read, blocks_max)?;
+            if !look(&self.nodes[primary], &spot.key, spot.block).is_some_and(|held| held.is_sound()) {
+                return Err(format!("block {} of {} was read, and is still rotten", spot.block, spot.key));
+            }
+        }
+        Ok(())
     }
 
     /// What a member has there does not verify any more.

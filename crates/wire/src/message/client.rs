@@ -57,6 +57,9 @@ fields! {
         /// Of a write or zeroing that may have been done already, by an attempt whose answer did not arrive: what the group
         /// had reached, as far as the client knew, when the first such attempt was sent. What that one did is behind it.
         since: Option<Sequence> = Behind<1>,
+        /// Of a read: whoever asks verifies what it gets, so the OSD need not. If something does not verify, it asks once more,
+        /// without this: then the OSD verifies, and mends what is damaged.
+        unverified: bool = Flag<2>,
     }
 }
 
@@ -78,6 +81,9 @@ impl Request {
         }
         if self.since.is_some() && !matches!(kind, Kind::Write | Kind::Zero) {
             return Err(Impossible("since", 1));
+        }
+        if self.unverified && kind != Kind::Read {
+            return Err(Impossible("unverified", 1));
         }
         Ok(())
     }

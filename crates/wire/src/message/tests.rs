@@ -16,6 +16,7 @@ const REQUEST: Request = Request {
     generation: Generation(6),
     origin: 7,
     since: None,
+    unverified: false,
 };
 const RANGE: BlockRange = BlockRange { key: KEY, first_block: 2, block_count: 1 };
 const INQUIRY: Inquiry = Inquiry { request: 9, range: RANGE, epoch: EPOCH };

@@ -240,6 +240,7 @@ impl Requests {
             generation: Generation(u32::MAX),
             origin: random.next() >> 2,
             since: None,
+            unverified: false,
         }
     }
 

@@ -47,6 +47,29 @@ fn a_block_that_does_not_verify_is_read_from_a_sound_copy_and_written_anew() {
 }
 
 #[test]
+fn who_verifies_what_it_reads_is_given_it_as_it_is_and_has_it_mended_by_asking_again() {
+    let mut pair = damaged();
+    pair.block = Some(vec![7; BLOCK_BYTES]);
+    let request = pair.request(10);
+    pair.ask(&wire::Request { unverified: true, ..request }.encode(Kind::Read));
+    pair.run();
+    let given = pair.alone.io.told(LinkId(99), |message| match message {
+        Message::Reply(reply) => Some((reply.head.status, reply.checksums[0].get() == crc32c(reply.data))),
+        _ => None,
+    });
+    assert_eq!(given, [(Status::Ok, false)], "its checksum is the writer's, and does not fit");
+    assert_eq!(pair.alone.osd.view().damage().found, 0, "nobody looked");
+    pair.ask(&request.encode(Kind::Read));
+    pair.run();
+    let given = pair.alone.io.told(LinkId(99), |message| match message {
+        Message::Reply(reply) => Some((reply.head.status, reply.data == [7; BLOCK_BYTES])),
+        _ => None,
+    });
+    assert_eq!(given, [(Status::Ok, true)]);
+    assert_eq!(pair.alone.osd.view().damage().mended, 1);
+}
+
+#[test]
 fn a_mend_for_which_there_is_no_room_right_now_is_done_when_there_is() {
     let mut pair = damaged();
     pair.block = Some(vec![7; BLOCK_BYTES]);
