@@ -81,10 +81,25 @@ pub fn told_share(machine_us: Option<f64>, roles_us: &BTreeMap<Role, f64>) -> Op
 /// What the whole machine's CPUs did since boot, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct MachineTicks {
-    /// user, nice, system, irq and softirq; neither idle nor waiting for I/O.
-    busy: u64,
+    cpus: u32,
+    /// Idle or waiting for I/O. The kernel measures how long, while it counts for the rest whoever it finds running when a tick
+    /// comes: who runs briefly between two sleeps is found too rarely, up to a third of it. So the machine's time is what is left.
+    idle: u64,
     /// Wanted to run, but the hypervisor ran somebody else.
     steal: u64,
+}
+
+impl MachineTicks {
+    /// Microseconds of CPU used since `earlier`, which was that long ago.
+    fn since(self, earlier: MachineTicks, seconds: f64) -> f64 {
+        let unused = |ticks: fn(MachineTicks) -> u64| ticks_us(ticks(earlier), ticks(self));
+        let all = f64::from(self.cpus) * seconds * 1e6;
+        (all - unused(|ticks| ticks.idle) - unused(|ticks| ticks.steal)).max(0.0)
+    }
+}
+
+fn ticks_us(from: u64, to: u64) -> f64 {
+    to.saturating_sub(from) as f64 * TICK_NS as f64 / 1000.0
 }
 
 /// One process at one moment.
@@ -227,7 +242,7 @@ impl Monitor {
     #[must_use]
     pub fn usage(&self, before: &Snapshot, after: &Snapshot) -> Usage {
         let machine = before.machine.zip(after.machine);
-        let ticks_us = |from: u64, to: u64| to.saturating_sub(from) as f64 * TICK_NS as f64 / 1000.0;
+        let seconds = after.at.duration_since(before.at).as_secs_f64();
         let process =
             |label: &str, pid: u32, before: &Option<ProcessSnapshot>, after: &Option<ProcessSnapshot>| {
                 let cpu_ns =
@@ -257,8 +272,8 @@ impl Monitor {
         }
         let roles = roles.into_iter().filter_map(|(role, us)| Some((role, us?))).collect();
         Usage {
-            seconds: after.at.duration_since(before.at).as_secs_f64(),
-            machine_us: machine.map(|(before, after)| ticks_us(before.busy, after.busy)),
+            seconds,
+            machine_us: machine.map(|(before, after)| after.since(before, seconds)),
             steal_us: machine.map(|(before, after)| ticks_us(before.steal, after.steal)),
             client,
             nodes,
@@ -326,9 +341,9 @@ impl std::fmt::Display for Machine {
 
 fn read_machine(proc: &Path) -> Option<MachineTicks> {
     let stat = KernelStats::from_file(proc.join("stat"), procfs::current_system_info()).ok()?;
-    // Time of guests is part of user already.
-    let CpuTime { user, nice, system, irq, softirq, steal, .. } = stat.total;
-    Some(MachineTicks { busy: user + nice + system + irq? + softirq?, steal: steal.unwrap_or(0) })
+    let CpuTime { idle, iowait, steal, .. } = stat.total;
+    let cpus = stat.cpu_time.len() as u32;
+    Some(MachineTicks { cpus, idle: idle + iowait?, steal: steal.unwrap_or(0) })
 }
 
 fn read_loop_completions(proc: &Path) -> Option<u64> {
@@ -364,6 +379,7 @@ mod tests {
     use std::fs;
 
     const STAT: &str = "cpu  14122 10 2588 245555 831 3 53 81 7 0\ncpu0 6310 0 939 124309 52 0 10 39 0 0\n\
+                        cpu1 7812 1 1649 121246 779 3 43 42 7 0\n\
                         intr 1\nctxt 9\nbtime 9\nprocesses 9\n";
     const PROCESS: &str = "4242 (a (very) odd) name) S 1 4242 4242 0 -1 4194560 1200 0 0 0 731 269 0 0 20 0 3 0 \
                            98765 25000000 900 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0\n";
@@ -393,14 +409,13 @@ mod tests {
     fn counters_are_read_as_captured() {
         let (directory, _) = captured();
         let root = directory.path();
-        // Neither idle nor waiting, nor what a hypervisor gave to others.
-        let machine = MachineTicks { busy: 14122 + 10 + 2588 + 3 + 53, steal: 81 };
+        let machine = MachineTicks { cpus: 2, idle: 245_555 + 831, steal: 81 };
         assert_eq!(read_machine(root), Some(machine));
         // A name with parentheses does not shift the fields.
         let process = read_process(root, 4242).unwrap();
         assert_eq!((process.start_ticks, process.cpu_ticks), (98765, 731 + 269));
         assert_eq!(process.threads_ns, BTreeMap::from([(4242, 5_000_000_000), (4243, 5_000_000_000)]));
-        fs::write(root.join("stat"), STAT.replace(" 3 53 81 7 0", "")).unwrap();
+        fs::write(root.join("stat"), STAT.replace(" 831 3 53 81 7 0", "")).unwrap();
         fs::write(root.join("4242/stat"), "garbage").unwrap();
         assert_eq!((read_machine(root), read_process(root, 4242)), (None, None));
     }
@@ -416,7 +431,7 @@ mod tests {
         let more = DISKSTATS.replace("loop1 1000 ", "loop1 1005 ").replace("nvme0n1 7 ", "nvme0n1 9 ");
         fs::write(root.join("diskstats"), more).unwrap();
         let usage = monitor.usage(&before, &monitor.snapshot());
-        assert_eq!(usage.machine_us, Some(1_000_000.0));
+        assert_eq!(usage.machine_us, Some(2.0 * usage.seconds * 1e6), "two CPUs that were never idle");
         assert_eq!(
             (read_loop_completions(root), usage.loop_completions),
             (Some(100 + 10 + 25 + 1 + 1005), Some(5))
@@ -427,6 +442,15 @@ mod tests {
         assert_eq!((usage.nodes[1].cpu_us, usage.nodes[1].resident_bytes), (None, None));
         assert_eq!(usage.client.cpu_us, None);
         assert_eq!(usage.nodes_us(), None, "a sum with an unknown part is unknown");
+    }
+
+    #[test]
+    fn the_machine_used_what_it_neither_idled_nor_had_stolen_however_many_ticks_found_it_busy() {
+        let before = MachineTicks { cpus: 2, idle: 1000, steal: 50 };
+        let after = MachineTicks { cpus: 2, idle: 1300, steal: 60 };
+        // Four seconds of two CPUs, of which three and a tenth are accounted for.
+        assert_eq!(after.since(before, 4.0), 4_900_000.0);
+        assert_eq!(after.since(before, 1.5), 0.0, "ticks of idleness are told a little late");
     }
 
     #[test]
