@@ -161,6 +161,8 @@ impl FioTarget {
                 format!("--iodepth_batch_submit={}", (depth / 4).max(1)),
                 "--iodepth_batch_complete_min=1".to_owned(),
                 format!("--iodepth_batch_complete_max={depth}"),
+                // By itself it writes the same bytes again and again, out of a cache.
+                "--refill_buffers=1".to_owned(),
                 // fio takes a colon in a name for the end of it.
                 format!("--filename={}", path.display().to_string().replace(':', "\\:")),
             ],
@@ -302,6 +304,7 @@ mod tests {
             line.contains("--registerfiles=1 --fixedbufs=1") && line.contains("--runtime=20000ms"),
             "{line}"
         );
+        assert!(line.contains("--refill_buffers=1"), "{line}");
         let nbd = FioTarget::Nbd { uri: "nbd://host/disk".into() };
         let line = fio_arguments(&nbd, &job).join(" ");
         assert!(
