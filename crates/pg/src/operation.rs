@@ -133,6 +133,13 @@ pub(crate) struct Part {
     pub(crate) is_pinned: bool,
 }
 
+impl Part {
+    /// Whether the drive, which has answered, did not give it.
+    fn has_failed(&self) -> bool {
+        self.location.is_some() && self.buffer.is_none()
+    }
+}
+
 /// Bytes of an object, as asked for, from its start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ByteRange {
@@ -236,10 +243,11 @@ impl Operation {
         self.attempt.is_narrowed = true;
     }
 
-    /// The first block of what was to be read that the drive did not give.
-    pub(crate) fn first_failed(&self) -> Option<u16> {
-        let failed = self.parts.iter().find(|part| part.location.is_some() && part.buffer.is_none());
-        failed.map(|part| part.first_block)
+    /// The first block of what was to be read that the drive did not give, and that as the reason: as [`Self::first_damage`]
+    /// for whom what it gave need not verify.
+    pub(crate) fn first_failed(&self) -> Option<(u16, Status)> {
+        let failed = self.parts.iter().find(|part| part.has_failed());
+        failed.map(|part| (part.first_block, Status::DeviceFailed))
     }
 
     /// The first block of what was read that does not verify, and why.
@@ -261,13 +269,12 @@ impl Operation {
     /// Divides the parts that the drive did not give into single blocks, for it may be one of them that it cannot read.
     /// Answers whether there are any.
     pub(crate) fn divide_failed(&mut self) -> bool {
-        let has_failed =
-            |part: &Part| part.location.is_some() && part.buffer.is_none() && part.block_count > 1;
-        if !self.parts.iter().any(has_failed) {
+        let is_divided = |part: &Part| part.has_failed() && part.block_count > 1;
+        if !self.parts.iter().any(is_divided) {
             return false;
         }
         for part in std::mem::take(&mut self.parts) {
-            let (Some(Location(location)), true) = (part.location, has_failed(&part)) else {
+            let (Some(Location(location)), true) = (part.location, is_divided(&part)) else {
                 self.parts.push(part);
                 continue;
             };

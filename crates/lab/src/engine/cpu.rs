@@ -92,9 +92,8 @@ struct MachineTicks {
 impl MachineTicks {
     /// Microseconds of CPU used since `earlier`, which was that long ago.
     fn since(self, earlier: MachineTicks, seconds: f64) -> f64 {
-        let unused = |ticks: fn(MachineTicks) -> u64| ticks_us(ticks(earlier), ticks(self));
         let all = f64::from(self.cpus) * seconds * 1e6;
-        (all - unused(|ticks| ticks.idle) - unused(|ticks| ticks.steal)).max(0.0)
+        (all - ticks_us(earlier.idle, self.idle) - ticks_us(earlier.steal, self.steal)).max(0.0)
     }
 }
 

@@ -189,7 +189,7 @@ pub(crate) fn was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
     };
     let damage = match is_verified {
         true => operation.first_damage(),
-        false => operation.first_failed().map(|block| (block, Status::DeviceFailed)),
+        false => operation.first_failed(),
     };
     if !may_answer(cx, group, epoch) {
         cx.refuse(purpose, Status::NotActive);
