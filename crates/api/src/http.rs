@@ -28,7 +28,7 @@ use cluster::{Cluster, Known, ManagerRecord};
 use health::codes::Level;
 use health::problem::{Health, Problem};
 use health::status::{ManagerView, NodeView, Overview, Picture, Status};
-use health::view::{self, OsdView, PgView, PoolView, Reports, VolumeView};
+use health::view::{self, OsdView, PgView, PoolView, Reports, TrashedVolumeView, VolumeView};
 use manager::collector::{Collector, Refusal};
 use manager::log::{LogQuery, LogView};
 use manager::reports::Report;
@@ -330,7 +330,7 @@ fn failure(code: StatusCode, error: String) -> Response {
         description = "The read side: what the commands print with --json, and the metrics. Served by every process of \
                        a node on the loopback interface of its machine."
     ),
-    paths(health, metrics, api_health, status, overview, osds, pgs, pools, volumes, figures, openapi)
+    paths(health, metrics, api_health, status, overview, osds, pgs, pools, volumes, trash, figures, openapi)
 )]
 struct Document;
 
@@ -408,6 +408,7 @@ fn answers() -> Router<Of> {
         .route("/api/v1/pgs", get(pgs))
         .route("/api/v1/pools", get(pools))
         .route("/api/v1/volumes", get(volumes))
+        .route("/api/v1/trash", get(trash))
 }
 
 /// What is served to nodes and owners. Each request bears its [`Caller`] as an extension.
@@ -596,6 +597,15 @@ async fn pools(State(of): State<Of>) -> Result<Response, Unavailable> {
 ))]
 async fn volumes(State(of): State<Of>) -> Result<Response, Unavailable> {
     of.tell("/api/v1/volumes", |picture| Json(&picture.status.overview.volumes).into_response()).await
+}
+
+/// The volumes in the trash.
+#[utoipa::path(get, path = "/api/v1/trash", tag = "cluster", responses(
+    (status = 200, description = "As `millpond volume trash --json`", body = Vec<TrashedVolumeView>),
+    (status = 503, description = "The registry or the manager does not answer", body = Failure),
+))]
+async fn trash(State(of): State<Of>) -> Result<Response, Unavailable> {
+    of.tell("/api/v1/trash", |picture| Json(&picture.status.overview.trash).into_response()).await
 }
 
 /// What the OSDs of this process counted since it started.

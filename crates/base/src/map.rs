@@ -119,6 +119,27 @@ pub struct VolumeInfo {
     /// that was made smaller once more has the newer number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<CutId>,
+    /// It lies in the trash: its name is free, nobody attaches it, and all that it holds is kept until it is purged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trashed: Option<Trashed>,
+}
+
+impl VolumeInfo {
+    /// Whether people see it under its name: it was neither removed nor does it lie in the trash.
+    #[must_use]
+    pub fn is_listed(&self) -> bool {
+        !self.removed && self.trashed.is_none()
+    }
+}
+
+/// A volume's time in the trash, by the clocks of those who put it there and who purge it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trashed {
+    /// When it came there, in seconds since 1970.
+    pub at_unix_seconds: u64,
+    /// When it is purged, in seconds since 1970. None: when somebody says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_unix_seconds: Option<u64>,
 }
 
 /// A pool that was removed, for as long as an OSD may hold something of it: its tombstone.
@@ -215,13 +236,17 @@ impl ClusterMap {
         }
     }
 
-    /// The volume of that name, unless it was removed.
+    /// The volume of that name, unless it was removed or lies in the trash.
     #[must_use]
     pub fn volume_named(&self, name: &str) -> Option<(VolumeId, &VolumeInfo)> {
-        self.volumes
-            .iter()
-            .find(|(_, volume)| volume.name == name && !volume.removed)
-            .map(|(id, volume)| (*id, volume))
+        let mut listed = self.volumes.iter().filter(|(_, volume)| volume.is_listed());
+        listed.find(|(_, volume)| volume.name == name).map(|(id, volume)| (*id, volume))
+    }
+
+    /// The volumes in the trash.
+    pub fn trash(&self) -> impl Iterator<Item = (VolumeId, &VolumeInfo, Trashed)> {
+        let lying = self.volumes.iter().filter(|(_, info)| !info.removed);
+        lying.filter_map(|(id, info)| Some((*id, info, info.trashed?)))
     }
 
     /// Whose key that is.

@@ -68,7 +68,7 @@ mod tests {
             map.pgs.insert(PgId { pool: PoolId(pool), index: 1 }, config(4, &[2, 1 + 2 * pool]));
         }
         let (name, generation) = ("v".to_owned(), Generation(2));
-        let volume = VolumeInfo { name, pool: PoolId(1), bytes: 4096, generation, removed: false, cut: None };
+        let volume = VolumeInfo { name, pool: PoolId(1), bytes: 4096, generation, ..VolumeInfo::default() };
         map.volumes.insert(VolumeId(1), volume);
         let mut fencing = Fencing::new(&map, VolumeId(1)).unwrap();
         assert_eq!(fencing.open(&map), [0, 1, 2, 3].map(OsdId).into());

@@ -152,7 +152,7 @@ impl Cluster {
             let info: Read<VolumeInfo> = self.read(&keys::volume(volume)).await?;
             let guard: Read<ClientId> = self.read(&keys::attach_guard(volume)).await?;
             let held: Read<AttachRecord> = self.read(&keys::holder(volume, client)).await?;
-            let known = info.value.as_ref().filter(|info| !info.removed && info.generation == generation);
+            let known = info.value.as_ref().filter(|info| info.is_listed() && info.generation == generation);
             let (Some(known), Some(record)) = (known, &held.value) else { return Ok(false) };
             if let Some(bearer) = bearer {
                 bearer.check_own([record])?;

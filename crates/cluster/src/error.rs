@@ -204,7 +204,8 @@ pub enum ClusterError {
     },
     /// The pool still has volumes.
     #[error(
-        "the pool {name} still holds {volumes} volumes, {example} among them; remove them first with `millpond volume rm`"
+        "the pool {name} still holds {volumes} volumes, {example} among them; remove them first with `millpond volume rm \
+         --now`, and those that `millpond volume trash` shows with `millpond volume purge`"
     )]
     PoolInUse {
         /// The pool.
@@ -221,6 +222,12 @@ pub enum ClusterError {
     NoSuchVolume {
         /// The name.
         name: String,
+    },
+    /// It does not lie in the trash.
+    #[error("{volume} does not lie in the trash; `millpond volume trash` shows what does")]
+    NotInTrash {
+        /// The volume.
+        volume: VolumeId,
     },
     /// The name is taken.
     #[error("there is a volume {name} already; choose another name")]

@@ -23,7 +23,7 @@
 //! | `millpond/joined/ID`             | the placement group in which that OSD became in sync last | with the OSD |
 //! | `millpond/osds-removed`          | how many OSDs were removed | for ever |
 //! | `millpond/pool-name/NAME`        | the id of the pool | with the pool |
-//! | `millpond/volume-name/NAME`      | the id of the volume | until the volume is removed |
+//! | `millpond/volume-name/NAME`      | the id of the volume | until the volume is renamed, put into the trash, or removed |
 //! | `millpond/attached/VOLUME/CLIENT` | [`AttachRecord`] | as long as the client's lease |
 //! | `millpond/holder/VOLUME/CLIENT`  | [`AttachRecord`] | until the client detached with nothing under way, or was fenced |
 //! | `millpond/attach-guard/VOLUME`   | the last client that attached | until the volume is removed |

@@ -289,8 +289,8 @@ impl Cluster {
         let id = named.value.ok_or_else(|| ClusterError::NoSuchVolume { name: name.to_owned() })?;
         let read: Read<VolumeInfo> = self.read(&keys::volume(id)).await?;
         match read.value.clone() {
-            Some(info) if !info.removed => Ok((id, read, info)),
-            // Removed between the two readings.
+            Some(info) if info.is_listed() => Ok((id, read, info)),
+            // Removed, or put into the trash, between the two readings.
             Some(_) => Err(ClusterError::NoSuchVolume { name: name.to_owned() }),
             None => Err(ClusterError::DanglingName { name: name.to_owned(), volume: id }),
         }

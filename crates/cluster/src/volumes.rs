@@ -1,4 +1,7 @@
-//! Volumes: made, resized, removed.
+//! Volumes: made, renamed, resized, put into the trash, restored, removed.
+//!
+//! A volume in the trash has no name: others may have it by then. It is known by its id, and what it held is there as it was
+//! until it is purged. Then it is removed for good, as one that was never in the trash can be.
 //!
 //! A volume that is made smaller bears the number of that *cut* until what it held beyond its end is deleted everywhere
 //! ([`Cluster::cut_is_done`]). Until then it does not grow: what was cut off would be there again. It may be made smaller
@@ -7,7 +10,7 @@
 use super::error::check_name;
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
 use base::geometry::VOLUME_BYTES_MAX;
-use base::map::VolumeInfo;
+use base::map::{Trashed, VolumeInfo};
 use base::units::ByteSize;
 use base::{ClientId, CutId, Generation, VolumeId};
 use registry::Operation;
@@ -30,14 +33,7 @@ impl Cluster {
             let next: Read<u64> = self.read(keys::NEXT_VOLUME).await?;
             let (number, used) = next.take(1);
             let id = VolumeId(number);
-            let info = VolumeInfo {
-                name: name.to_owned(),
-                pool,
-                bytes,
-                generation: Generation(0),
-                removed: false,
-                cut: None,
-            };
+            let info = VolumeInfo { name: name.to_owned(), pool, bytes, ..VolumeInfo::default() };
             let txn = named
                 .replaced_by(&id)
                 .when(pool_there)
@@ -106,39 +102,169 @@ impl Cluster {
         Err(ClusterError::Contended { what: volume.to_string() })
     }
 
-    /// Removes a volume that nobody has attached: its name is free at once, its objects go as OSDs come
-    /// to it.
+    /// Gives a volume another name, also while it is attached.
     ///
     /// # Errors
-    /// [`ClusterError::Attached`], [`ClusterError::NoSuchVolume`]; those of the registry.
-    pub async fn remove_volume(&self, name: &str) -> Result<()> {
+    /// [`ClusterError::VolumeExists`], [`ClusterError::NoSuchVolume`], [`ClusterError::NameInvalid`]; those of the registry.
+    pub async fn rename_volume(&self, name: &str, new: &str) -> Result<()> {
+        check_name("volume", new)?;
         for _ in 0..ATTEMPTS_MAX {
             let (id, read, info) = self.find_volume(name).await?;
-            // Read before the attachments are: one that is made afterwards changes it.
-            let guard: Read<ClientId> = self.read(&keys::attach_guard(id)).await?;
-            if let Some(holder) = self.attachments(id).await?.into_iter().next() {
-                return Err(ClusterError::Attached {
-                    name: name.to_owned(),
-                    holder: holder.description,
-                    next: "detach it there first",
-                });
+            if name == new {
+                return Ok(());
             }
-            // What lay beyond its end goes with the rest.
-            let info = VolumeInfo { removed: true, cut: None, ..info };
+            let named = self.free_name(new).await?;
             let txn = read
-                .replaced_by(&info)
-                .when(guard.unchanged())
-                .then(Operation::delete(keys::volume_name(name)))
-                .then(Operation::delete(&guard.key));
+                .replaced_by(&VolumeInfo { name: new.to_owned(), ..info })
+                .when(named.unchanged())
+                .then(Operation::put(&named.key, encode(&id)))
+                .then(Operation::delete(keys::volume_name(name)));
             if self.commit(txn).await? {
-                // Nobody attaches it any more; what is left of these is of no use, whatever it says.
-                let holders = self.registry.range(&keys::holders_of(id)).await?.entries;
-                self.perform_all(holders.into_iter().map(|entry| Operation::delete(entry.key))).await?;
                 return Ok(());
             }
         }
         Err(ClusterError::Contended { what: format!("the volume {name}") })
     }
+
+    /// Puts a volume that nobody has attached into the trash: its name is free at once, all that it holds is kept until it is
+    /// purged. Its generation is raised, so that nothing of whoever had it changes it there.
+    ///
+    /// # Errors
+    /// [`ClusterError::Attached`], [`ClusterError::NoSuchVolume`]; those of the registry.
+    pub async fn trash_volume(&self, name: &str, trashed: Trashed) -> Result<VolumeId> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (id, read, info) = self.find_volume(name).await?;
+            let guard = self.unattached(id, name).await?;
+            let generation = Generation(info.generation.0 + 1);
+            let txn = read
+                .replaced_by(&VolumeInfo { generation, trashed: Some(trashed), ..info })
+                .when(guard.unchanged())
+                .then(Operation::delete(keys::volume_name(name)));
+            if self.commit(txn).await? {
+                return Ok(id);
+            }
+        }
+        Err(ClusterError::Contended { what: format!("the volume {name}") })
+    }
+
+    /// Brings a volume back out of the trash, under a name that nobody has; None: under the one that it had.
+    ///
+    /// # Errors
+    /// [`ClusterError::VolumeExists`], [`ClusterError::NotInTrash`], [`ClusterError::NameInvalid`]; those of the registry.
+    pub async fn restore_volume(&self, id: VolumeId, name: Option<&str>) -> Result<()> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (read, info) = self.find_in_trash(id).await?;
+            let name = name.unwrap_or(&info.name).to_owned();
+            check_name("volume", &name)?;
+            let named = self.free_name(&name).await?;
+            let txn = read
+                .replaced_by(&VolumeInfo { name, trashed: None, ..info })
+                .when(named.unchanged())
+                .then(Operation::put(&named.key, encode(&id)));
+            if self.commit(txn).await? {
+                return Ok(());
+            }
+        }
+        Err(ClusterError::Contended { what: id.to_string() })
+    }
+
+    /// Removes a volume that lies in the trash: its objects go as OSDs come to it.
+    ///
+    /// # Errors
+    /// [`ClusterError::NotInTrash`]; those of the registry.
+    pub async fn purge_volume(&self, id: VolumeId) -> Result<()> {
+        self.purge_if(id, |_| true).await.map(drop)
+    }
+
+    /// The same for one that lies there as it did when somebody found that its time is up. Says whether it did: it may have been
+    /// restored since, and put there once more.
+    ///
+    /// # Errors
+    /// Those of the registry.
+    pub async fn purge_expired(&self, id: VolumeId, trashed: Trashed) -> Result<bool> {
+        match self.purge_if(id, |found| found == trashed).await {
+            Err(ClusterError::NotInTrash { .. }) => Ok(false),
+            purged => purged,
+        }
+    }
+
+    async fn purge_if(&self, id: VolumeId, is_meant: impl Fn(Trashed) -> bool) -> Result<bool> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (read, info) = self.find_in_trash(id).await?;
+            if !info.trashed.is_some_and(&is_meant) {
+                return Ok(false);
+            }
+            let txn = read.replaced_by(&gone(info)).then(Operation::delete(keys::attach_guard(id)));
+            if self.commit(txn).await? {
+                self.forget_holders(id).await?;
+                return Ok(true);
+            }
+        }
+        Err(ClusterError::Contended { what: id.to_string() })
+    }
+
+    /// Removes a volume that nobody has attached, for good: its name is free at once, its objects go as OSDs come
+    /// to it.
+    ///
+    /// # Errors
+    /// [`ClusterError::Attached`], [`ClusterError::NoSuchVolume`]; those of the registry.
+    pub async fn remove_volume(&self, name: &str) -> Result<VolumeId> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (id, read, info) = self.find_volume(name).await?;
+            let guard = self.unattached(id, name).await?;
+            let txn = read
+                .replaced_by(&gone(info))
+                .when(guard.unchanged())
+                .then(Operation::delete(keys::volume_name(name)))
+                .then(Operation::delete(&guard.key));
+            if self.commit(txn).await? {
+                self.forget_holders(id).await?;
+                return Ok(id);
+            }
+        }
+        Err(ClusterError::Contended { what: format!("the volume {name}") })
+    }
+
+    /// The entry of a name that no volume has.
+    async fn free_name(&self, name: &str) -> Result<Read<VolumeId>> {
+        let named: Read<VolumeId> = self.read(&keys::volume_name(name)).await?;
+        match named.value {
+            None => Ok(named),
+            Some(_) => Err(ClusterError::VolumeExists { name: name.to_owned() }),
+        }
+    }
+
+    async fn find_in_trash(&self, id: VolumeId) -> Result<(Read<VolumeInfo>, VolumeInfo)> {
+        let read: Read<VolumeInfo> = self.read(&keys::volume(id)).await?;
+        let lies_there = |info: &VolumeInfo| info.trashed.is_some() && !info.removed;
+        let info = read.value.clone().filter(lies_there).ok_or(ClusterError::NotInTrash { volume: id })?;
+        Ok((read, info))
+    }
+
+    /// What is changed by whoever attaches a volume that nobody has attached.
+    async fn unattached(&self, id: VolumeId, name: &str) -> Result<Read<ClientId>> {
+        // Read before the attachments are: one that is made afterwards changes it.
+        let guard: Read<ClientId> = self.read(&keys::attach_guard(id)).await?;
+        match self.attachments(id).await?.into_iter().next() {
+            None => Ok(guard),
+            Some(holder) => Err(ClusterError::Attached {
+                name: name.to_owned(),
+                holder: holder.description,
+                next: "detach it there first",
+            }),
+        }
+    }
+
+    /// Nobody attaches a volume any more; what is left of those who had it is of no use, whatever it says.
+    async fn forget_holders(&self, id: VolumeId) -> Result<()> {
+        let holders = self.registry.range(&keys::holders_of(id)).await?.entries;
+        self.perform_all(holders.into_iter().map(|entry| Operation::delete(entry.key))).await
+    }
+}
+
+/// One that is removed for good. What lay beyond its end goes with the rest.
+fn gone(info: VolumeInfo) -> VolumeInfo {
+    VolumeInfo { removed: true, cut: None, trashed: None, ..info }
 }
 
 fn check_bytes(name: &str, bytes: u64) -> Result<()> {
@@ -152,6 +278,7 @@ fn check_bytes(name: &str, bytes: u64) -> Result<()> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
+    use crate::question::Resume;
     use crate::testing::cluster_of;
 
     const MIB: u64 = 1 << 20;
@@ -219,5 +346,110 @@ mod tests {
         assert!(map.volumes.values().all(|info| info.cut.is_none()), "what is removed goes as a whole");
         cluster.resize_volume("a", MIB, true).await.unwrap();
         assert!(cut_of(&cluster, a).await.unwrap() > cuts[3]);
+    }
+
+    const LIES: Trashed = Trashed { at_unix_seconds: 1000, until_unix_seconds: Some(2000) };
+
+    async fn info_of(cluster: &Cluster, volume: VolumeId) -> VolumeInfo {
+        cluster.map().await.unwrap().volumes[&volume].clone()
+    }
+
+    #[tokio::test]
+    async fn what_is_in_the_trash_has_no_name_and_comes_back_as_it_was_under_a_generation_of_its_own() {
+        let cluster = cluster_of(2, 4).await;
+        let volume = cluster.create_volume("v", "p", MIB).await.unwrap();
+        let before = info_of(&cluster, volume).await;
+        assert_eq!(cluster.trash_volume("v", LIES).await.unwrap(), volume);
+        let map = cluster.map().await.unwrap();
+        assert_eq!(map.trash().map(|(id, _, lies)| (id, lies)).collect::<Vec<_>>(), [(volume, LIES)]);
+        assert!(map.volume_named("v").is_none() && !map.volumes[&volume].removed);
+        for refused in [
+            cluster.trash_volume("v", LIES).await.map(drop),
+            cluster.resize_volume("v", 2 * MIB, false).await,
+            cluster.rename_volume("v", "w").await,
+            cluster.remove_volume("v").await.map(drop),
+        ] {
+            assert!(matches!(refused, Err(ClusterError::NoSuchVolume { .. })), "{refused:?}");
+        }
+        let error = cluster.remove_pool("p").await.unwrap_err().to_string();
+        assert!(error.contains("volume trash") && error.contains("purge"), "{error}");
+        // Its name is another's by now.
+        let other = cluster.create_volume("v", "p", MIB).await.unwrap();
+        let error = cluster.restore_volume(volume, None).await.unwrap_err();
+        assert!(matches!(error, ClusterError::VolumeExists { .. }), "{error}");
+        let error = cluster.restore_volume(volume, Some("a/b")).await.unwrap_err();
+        assert!(matches!(error, ClusterError::NameInvalid { .. }), "{error}");
+        cluster.restore_volume(volume, Some("w")).await.unwrap();
+        let map = cluster.map().await.unwrap();
+        assert_eq!((map.volume_named("v").unwrap().0, map.volume_named("w").unwrap().0), (other, volume));
+        // Whoever had it before it came there has it no more.
+        let generation = Generation(before.generation.0 + 1);
+        assert_eq!(map.volumes[&volume], VolumeInfo { name: "w".to_owned(), generation, ..before });
+        for refused in [cluster.restore_volume(volume, None).await, cluster.purge_volume(volume).await] {
+            assert!(matches!(refused, Err(ClusterError::NotInTrash { .. })), "{refused:?}");
+        }
+        cluster.trash_volume("w", LIES).await.unwrap();
+        cluster.restore_volume(volume, None).await.unwrap();
+        assert_eq!(cluster.map().await.unwrap().volume_named("w").unwrap().0, volume);
+    }
+
+    #[tokio::test]
+    async fn what_is_purged_is_gone_for_good_unless_it_lies_there_otherwise_than_was_thought() {
+        let cluster = cluster_of(2, 4).await;
+        let volume = cluster.create_volume("v", "p", MIB).await.unwrap();
+        cluster.resize_volume("v", MIB / 2, true).await.unwrap();
+        cluster.trash_volume("v", LIES).await.unwrap();
+        let holder = keys::holder(volume, ClientId(7));
+        cluster.perform_all([Operation::put(&holder, "no record")]).await.unwrap();
+        // It was restored meanwhile, and put there once more.
+        let longer = Trashed { until_unix_seconds: Some(3000), ..LIES };
+        assert!(!cluster.purge_expired(volume, longer).await.unwrap());
+        assert!(!info_of(&cluster, volume).await.removed);
+        assert!(cluster.purge_expired(volume, LIES).await.unwrap());
+        let gone = info_of(&cluster, volume).await;
+        assert_eq!((gone.removed, gone.cut, gone.trashed), (true, None, None));
+        assert!(cluster.registry.get(&holder).await.unwrap().is_none());
+        assert!(!cluster.purge_expired(volume, LIES).await.unwrap());
+        assert!(matches!(cluster.purge_volume(volume).await, Err(ClusterError::NotInTrash { .. })));
+        assert!(matches!(cluster.purge_volume(VolumeId(77)).await, Err(ClusterError::NotInTrash { .. })));
+        // What was removed at once never lies there.
+        let other = cluster.create_volume("v", "p", MIB).await.unwrap();
+        assert_eq!(cluster.remove_volume("v").await.unwrap(), other);
+        assert!(matches!(cluster.restore_volume(other, None).await, Err(ClusterError::NotInTrash { .. })));
+    }
+
+    #[tokio::test]
+    async fn a_volume_that_somebody_has_comes_not_into_the_trash_and_goes_on_under_another_name() {
+        let cluster = cluster_of(2, 4).await;
+        let volume = cluster.create_volume("v", "p", MIB).await.unwrap();
+        cluster.create_volume("taken", "p", MIB).await.unwrap();
+        let lease = cluster.registry.lease_grant(std::time::Duration::from_secs(600)).await.unwrap().id;
+        let client = ClientId(3);
+        let attached = cluster.attach("v", client, lease, false, "somebody".to_owned()).await.unwrap();
+        let error = cluster.trash_volume("v", LIES).await.unwrap_err();
+        assert!(matches!(error, ClusterError::Attached { .. }), "{error}");
+        let error = cluster.rename_volume("v", "taken").await.unwrap_err();
+        assert!(matches!(error, ClusterError::VolumeExists { .. }), "{error}");
+        cluster.rename_volume("v", "v").await.unwrap();
+        cluster.rename_volume("v", "w").await.unwrap();
+        let info = info_of(&cluster, volume).await;
+        assert_eq!((info.name.as_str(), info.generation), ("w", attached.generation));
+        assert!(matches!(cluster.rename_volume("v", "x").await, Err(ClusterError::NoSuchVolume { .. })));
+        let error = cluster.attach("w", ClientId(4), lease, false, "another".to_owned()).await.unwrap_err();
+        assert!(matches!(error, ClusterError::Attached { .. }), "{error}");
+        let resumed = Resume { volume, client, generation: attached.generation, lease };
+        assert!(cluster.resume_by(None, &resumed).await.unwrap());
+        cluster.registry.lease_revoke(lease).await.unwrap();
+        cluster.trash_volume("w", LIES).await.unwrap();
+        // Its lease had ended, and it is not gone on with: neither there nor when it is back.
+        let lease = cluster.registry.lease_grant(std::time::Duration::from_secs(600)).await.unwrap().id;
+        let resumed = Resume { lease, ..resumed };
+        assert!(!cluster.resume_by(None, &resumed).await.unwrap());
+        cluster.restore_volume(volume, None).await.unwrap();
+        assert!(!cluster.resume_by(None, &resumed).await.unwrap());
+        // Whoever attaches it then has the one before fenced.
+        let next = cluster.attach("w", ClientId(5), lease, false, "next".to_owned()).await.unwrap();
+        assert_eq!(next.unfenced.iter().map(|old| old.client).collect::<Vec<_>>(), [client]);
+        assert_eq!(next.generation, Generation(attached.generation.0 + 2));
     }
 }

@@ -3,7 +3,8 @@
 use crate::problem::Health;
 use crate::verdict;
 use crate::view::{
-    self, Capacity, ClusterView, OsdView, PgHealth, PgView, PoolView, RecoveryView, Reports, VolumeView,
+    self, Capacity, ClusterView, OsdView, PgHealth, PgView, PoolView, RecoveryView, Reports,
+    TrashedVolumeView, VolumeView,
 };
 use base::map::{Admission, ClusterMap};
 use base::{NodeId, OsdId, PoolId};
@@ -48,6 +49,9 @@ pub struct Overview {
     pub pools: Vec<PoolView>,
     /// The volumes.
     pub volumes: Vec<VolumeView>,
+    /// The volumes in the trash.
+    #[serde(default)]
+    pub trash: Vec<TrashedVolumeView>,
     /// What OSDs have to say besides, or is to be said of them, 64 notes at most.
     pub notes: Vec<NoteView>,
 }
@@ -178,6 +182,7 @@ impl Picture {
             },
             pools,
             volumes: view::volumes(map),
+            trash: view::trash(map),
             notes: notes.take(NOTES_MAX).map(|(osd, note)| NoteView { osd, note }).collect(),
         };
         Picture { status: Status { overview, nodes: nodes.into_values().collect(), osds }, pgs }

@@ -3,7 +3,9 @@
 
 use crate::problem::Problem;
 use base::hash::Map;
-use base::map::{Admission, ClusterMap, DeviceClass, FailureDomain, Location, OsdInfo, PgConfig};
+use base::map::{
+    Admission, ClusterMap, DeviceClass, FailureDomain, Location, OsdInfo, PgConfig, Trashed, VolumeInfo,
+};
 use base::status::{Away, LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, Statuses};
 use base::units::ByteSize;
 use base::{ClusterId, Encryption, Epoch, Generation, NodeId, OsdId, PgId, PoolId, RecoveryShare, VolumeId};
@@ -288,6 +290,24 @@ pub struct VolumeView {
     pub cutting: bool,
 }
 
+/// A volume in the trash: `volume trash --json` is a list of these.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TrashedVolumeView {
+    /// Its id, which tells it from others that had the same name.
+    #[schema(value_type = u64)]
+    pub volume: VolumeId,
+    /// The name that it had.
+    pub name: String,
+    /// The name of its pool.
+    pub pool: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// When it came there, in seconds since 1970.
+    pub trashed_at_unix_seconds: u64,
+    /// When it is removed for good. None: when somebody says so.
+    pub purged_at_unix_seconds: Option<u64>,
+}
+
 /// A client that has a volume attached, in `volume info --json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AttachmentView {
@@ -542,7 +562,7 @@ pub fn pools(map: &ClusterMap, pgs: &[PgView]) -> Vec<PoolView> {
     map.pools
         .iter()
         .map(|(id, info)| {
-            let volumes = map.volumes.values().filter(|volume| volume.pool == *id && !volume.removed);
+            let volumes = map.volumes.values().filter(|volume| volume.pool == *id && volume.is_listed());
             let of_pool = |view: &&PgView| view.pg.pool == *id && view.state == PgHealth::Active;
             PoolView {
                 pool: *id,
@@ -563,16 +583,16 @@ pub fn pools(map: &ClusterMap, pgs: &[PgView]) -> Vec<PoolView> {
         .collect()
 }
 
-/// The volumes that were not removed, by name.
+/// The volumes that were neither removed nor put into the trash, by name.
 pub fn volumes(map: &ClusterMap) -> Vec<VolumeView> {
     let mut volumes: Vec<VolumeView> = map
         .volumes
         .iter()
-        .filter(|(_, info)| !info.removed)
+        .filter(|(_, info)| info.is_listed())
         .map(|(id, info)| VolumeView {
             volume: *id,
             name: info.name.clone(),
-            pool: map.pools.get(&info.pool).map_or_else(|| info.pool.to_string(), |pool| pool.name.clone()),
+            pool: pool_name(map, info.pool),
             bytes: info.bytes,
             generation: info.generation,
             cutting: info.cut.is_some(),
@@ -580,6 +600,25 @@ pub fn volumes(map: &ClusterMap) -> Vec<VolumeView> {
         .collect();
     volumes.sort_by(|one, other| one.name.cmp(&other.name));
     volumes
+}
+
+/// The volumes in the trash, by the names that they had, those that came there first before others.
+pub fn trash(map: &ClusterMap) -> Vec<TrashedVolumeView> {
+    let view = |(volume, info, trashed): (VolumeId, &VolumeInfo, Trashed)| TrashedVolumeView {
+        volume,
+        name: info.name.clone(),
+        pool: pool_name(map, info.pool),
+        bytes: info.bytes,
+        trashed_at_unix_seconds: trashed.at_unix_seconds,
+        purged_at_unix_seconds: trashed.until_unix_seconds,
+    };
+    let mut volumes: Vec<TrashedVolumeView> = map.trash().map(view).collect();
+    volumes.sort_by_key(|one| (one.name.clone(), one.trashed_at_unix_seconds, one.volume));
+    volumes
+}
+
+fn pool_name(map: &ClusterMap, pool: PoolId) -> String {
+    map.pools.get(&pool).map_or_else(|| pool.to_string(), |info| info.name.clone())
 }
 
 /// The sums over the OSDs.

@@ -7,6 +7,7 @@ use crate::decide::membership::Membership;
 use crate::decide::removed_pools::{TombstoneChange, tombstone_changes};
 use crate::decide::splits::{PoolChange, pool_changes};
 use crate::decide::targets::Layout;
+use crate::decide::trash::Expiry;
 use base::OsdId;
 use base::map::ClusterMap;
 use base::status::{Away, Statuses};
@@ -130,6 +131,26 @@ impl Management {
             }
         }
         Ok(())
+    }
+
+    /// Purges what lay in the trash for as long as it was to, at that time since 1970. Answers how long it is until something else
+    /// is due.
+    ///
+    /// # Errors
+    /// Those of the registry; decide again.
+    pub async fn purge_trash(
+        &self,
+        map: &ClusterMap,
+        unix: Duration,
+    ) -> Result<Option<Duration>, ClusterError> {
+        let expiry = Expiry::of(map, unix);
+        for (volume, trashed) in expiry.due {
+            if self.cluster.purge_expired(volume, trashed).await? {
+                let name = map.volumes.get(&volume).map_or("", |info| info.name.as_str());
+                tracing::info!(volume = %name, id = volume.0, "the volume lay in the trash long enough, and is removed for good");
+            }
+        }
+        Ok(expiry.next_in)
     }
 
     /// What becomes of those who are down, for people.

@@ -32,6 +32,8 @@ const SETTLE: Duration = Duration::from_millis(500);
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// How often it is looked whether volumes that were made smaller may grow again: somebody may wait for it.
 const CUT_LOOK_PAUSE: Duration = Duration::from_millis(200);
+/// How long nobody looks what lay in the trash for long enough, at most.
+const TRASH_LOOK_PAUSE: Duration = Duration::from_secs(600);
 /// The pause before this process stands again, at first and at last: doubled each time that nothing came of it.
 const ELECTION_PAUSE_MIN: Duration = Duration::from_millis(100);
 const ELECTION_PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -206,13 +208,19 @@ impl Manager {
                 false => tracing::info!("{what}"),
             }
         }
-        let next = self.management.decide_who_is_in(map, self.clock.now(), out_after).await?;
+        let moment = self.clock.now();
+        let next = self.management.decide_who_is_in(map, moment, out_after).await?;
         let mut at = next.map(|next| self.clock.instant(next));
         if !self.retarget(map).await? {
             let retry = Instant::now() + RETRY_PAUSE;
             at = Some(at.map_or(retry, |at| at.min(retry)));
         }
         self.management.split_pools(map).await?;
+        if let Some(left) = self.management.purge_trash(map, moment.unix).await? {
+            // Somebody may set the clock meanwhile.
+            let look = Instant::now() + left.min(TRASH_LOOK_PAUSE);
+            at = Some(at.map_or(look, |at| at.min(look)));
+        }
         let away = self.management.away(map, out_after);
         if away != self.record.away {
             let now = ManagerRecord { away, ..self.record.clone() };
@@ -421,7 +429,7 @@ mod tests {
         for (id, cut) in [(1, None), (2, Some(CutId(4)))] {
             assert!(!has_cuts(&map));
             let (name, pool, generation) = (format!("v{id}"), PoolId(1), Generation(1));
-            let info = VolumeInfo { name, pool, bytes: 4096, generation, removed: false, cut };
+            let info = VolumeInfo { name, pool, bytes: 4096, generation, cut, ..VolumeInfo::default() };
             map.volumes.insert(VolumeId(id), info);
         }
         assert!(has_cuts(&map));

@@ -115,8 +115,7 @@ fn a_fence_of_a_generation_that_the_map_does_not_show_yet_waits_until_it_does() 
         pool: POOL,
         bytes: common::VOLUME_BYTES,
         generation: Generation(3),
-        removed: false,
-        cut: None,
+        ..VolumeInfo::default()
     };
     pond.map.volumes.insert(young, info);
     pond.publish();

@@ -89,8 +89,7 @@ pub(super) fn map() -> ClusterMap {
         pool: PoolId(1),
         bytes: 64 << 20,
         generation: Generation(1),
-        removed: false,
-        cut: None,
+        ..VolumeInfo::default()
     };
     map.volumes.insert(VolumeId(5), volume);
     map

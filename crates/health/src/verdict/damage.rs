@@ -56,21 +56,15 @@ mod tests {
     use crate::view::{self, Reports};
     use base::map::{ClusterMap, OsdInfo, VolumeInfo};
     use base::status::{LostRange, OsdStatus};
-    use base::{Generation, OsdId, PoolId, VolumeId};
+    use base::{OsdId, PoolId, VolumeId};
     use std::collections::BTreeMap;
 
     fn osd_with(status: OsdStatus) -> OsdView {
         let mut map = ClusterMap::default();
         let info = OsdInfo { bytes: 1 << 30, ..OsdInfo::default() };
         map.osds.insert(OsdId(0), info);
-        let volume = VolumeInfo {
-            name: "disk".into(),
-            pool: PoolId(1),
-            bytes: 1 << 30,
-            generation: Generation(0),
-            removed: false,
-            cut: None,
-        };
+        let volume =
+            VolumeInfo { name: "disk".into(), pool: PoolId(1), bytes: 1 << 30, ..VolumeInfo::default() };
         map.volumes.insert(VolumeId(7), volume);
         let reports = Reports::from(BTreeMap::from([(OsdId(0), status)]));
         view::osds(&map, &reports, 0).remove(0)

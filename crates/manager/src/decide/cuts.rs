@@ -40,7 +40,7 @@ mod tests {
     use super::*;
     use base::map::{PoolInfo, VolumeInfo};
     use base::status::{OsdStatus, PgStatus};
-    use base::{Epoch, Generation, OsdId};
+    use base::{Epoch, OsdId};
     use std::sync::Arc;
 
     const POOL: PoolId = PoolId(1);
@@ -65,9 +65,8 @@ mod tests {
                 name: format!("v{number}"),
                 pool: POOL,
                 bytes: 4096,
-                generation: Generation(0),
-                removed: false,
                 cut: (*cut > 0).then_some(CutId(*cut)),
+                ..VolumeInfo::default()
             };
             map.volumes.insert(VolumeId(number), volume);
         }

@@ -6,6 +6,7 @@ pub mod removed_pools;
 pub mod scrubs;
 pub mod splits;
 pub mod targets;
+pub mod trash;
 
 use std::time::Duration;
 

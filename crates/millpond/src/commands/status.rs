@@ -83,6 +83,11 @@ fn render(status: &Overview) -> String {
     }
     text.push_str(&format!("\n{}", pool_table(&status.pools)));
     text.push_str(&format!("\n{}", volume_table(&status.volumes)));
+    match status.trash.len() {
+        0 => {}
+        1 => text.push_str("one more in the trash: `millpond volume trash`\n"),
+        count => text.push_str(&format!("{count} more in the trash: `millpond volume trash`\n")),
+    }
     text
 }
 

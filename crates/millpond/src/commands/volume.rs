@@ -1,5 +1,7 @@
 //! `millpond volume`: block volumes.
 
+mod trash;
+
 use crate::args::ListArguments;
 use crate::commands::status;
 use crate::host::access;
@@ -8,6 +10,7 @@ use crate::host::readiness::FIRST_POOL;
 use crate::output;
 use anyhow::{Context, bail};
 use base::PoolId;
+use base::duration::{Limit, about};
 use base::map::ClusterMap;
 use base::units::ByteSize;
 use clap::Subcommand;
@@ -67,16 +70,73 @@ pub enum VolumeCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Remove a volume and all it holds
-    #[command(after_help = "Examples:\n  millpond volume rm scratch")]
+    /// Give a volume another name, also while it is attached
+    #[command(after_help = "Examples:\n  millpond volume rename disk disk-of-mail")]
+    Rename {
+        /// Its name
+        name: String,
+        /// Its new name, which no other volume has
+        new: String,
+        /// Print the volume as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Put a volume into the trash, from where it can be restored for some time
+    #[command(after_help = RM_EXAMPLES)]
     Rm {
         /// Its name
         name: String,
+        /// How long it is kept there before it is removed for good: 3d, 12h, never
+        #[arg(long, value_name = "DURATION", default_value = "7d", conflicts_with = "now")]
+        keep: Limit,
+        /// Remove it for good at once, with all it holds
+        #[arg(long)]
+        now: bool,
+        /// Print what was removed as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the volumes in the trash
+    #[command(after_help = "Examples:\n  millpond volume trash")]
+    Trash(ListArguments),
+    /// Bring a volume back out of the trash
+    #[command(
+        after_help = "Examples:\n  millpond volume restore disk\n  millpond volume restore 17 --name disk-of-monday"
+    )]
+    Restore {
+        /// The name that it had; its id where several had that one
+        #[arg(value_name = "NAME|ID")]
+        which: String,
+        /// The name that it has from now on, where another has its own by now
+        #[arg(long)]
+        name: Option<String>,
+        /// Print the volume as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove a volume in the trash for good, with all it holds
+    #[command(after_help = "Examples:\n  millpond volume purge scratch\n  millpond volume purge --all")]
+    Purge {
+        /// The name that it had; its id where several had that one
+        #[arg(value_name = "NAME|ID", required_unless_present = "all")]
+        which: Option<String>,
+        /// All that is in the trash
+        #[arg(long, conflicts_with = "which")]
+        all: bool,
         /// Print what was removed as JSON
         #[arg(long)]
         json: bool,
     },
 }
+
+const RM_EXAMPLES: &str = "\
+Examples:
+  millpond volume rm scratch
+  millpond volume rm scratch --keep 30d
+  millpond volume rm scratch --now
+
+In the trash it takes as much space as before. `millpond volume restore NAME` brings it back as it was, `millpond volume
+purge NAME` frees its space. The time it is kept is measured by the clock of the node that manages the cluster.";
 
 /// Performs a `volume` command.
 pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
@@ -103,13 +163,72 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
             })?;
             tell(&volume, *json, &format!("volume {name} has {size} now"))
         }
-        VolumeCommand::Rm { name, json } => {
+        VolumeCommand::Rename { name, new, json } => {
+            let volume = access::with_cluster(directory, async |cluster| {
+                find(&cluster.map().await?, name)?;
+                cluster.rename_volume(name, new).await?;
+                find(&cluster.map().await?, new)
+            })?;
+            tell(&volume, *json, &format!("volume {name} is called {new} now"))
+        }
+        VolumeCommand::Rm { name, keep, now, json } => {
             let volume = access::with_cluster(directory, async |cluster| {
                 let volume = find(&cluster.map().await?, name)?;
-                cluster.remove_volume(name).await?;
+                if *now {
+                    cluster.remove_volume(name).await?;
+                } else {
+                    cluster.trash_volume(name, trash::from_now(*keep)).await?;
+                }
                 Ok(volume)
             })?;
-            tell(&volume, *json, &format!("volume {name} removed"))
+            let what = match (*now, *keep) {
+                (true, _) => format!("volume {name} removed"),
+                (false, Limit::Never) => format!(
+                    "volume {name} is in the trash until `millpond volume purge {name}`; `millpond volume restore {name}` \
+                     brings it back"
+                ),
+                (false, Limit::Seconds(seconds)) => format!(
+                    "volume {name} is in the trash for {}; `millpond volume restore {name}` brings it back, `millpond volume \
+                     purge {name}` frees its space now",
+                    about(seconds)
+                ),
+            };
+            tell(&volume, *json, &what)
+        }
+        VolumeCommand::Trash(arguments) => {
+            let volumes = access::with_desk(directory, async |desk| Ok(view::trash(&desk.map().await?)))?;
+            output::show(arguments.json, &volumes, || trash::table(&volumes, trash::unix_seconds()))
+        }
+        VolumeCommand::Restore { which, name, json } => {
+            let volume = access::with_cluster(directory, async |cluster| {
+                let found = trash::find(view::trash(&cluster.map().await?), which)?;
+                match cluster.restore_volume(found.volume, name.as_deref()).await {
+                    Err(error @ ClusterError::VolumeExists { .. }) if name.is_none() => {
+                        bail!("{error}: `millpond volume restore {} --name NEW`", found.volume.0)
+                    }
+                    restored => restored?,
+                }
+                find(&cluster.map().await?, name.as_deref().unwrap_or(&found.name))
+            })?;
+            tell(&volume, *json, &format!("volume {} is back", volume.name))
+        }
+        VolumeCommand::Purge { which, json, .. } => {
+            let purged = access::with_cluster(directory, async |cluster| {
+                let all = view::trash(&cluster.map().await?);
+                let meant = match which {
+                    Some(which) => vec![trash::find(all, which)?],
+                    None => all,
+                };
+                for volume in &meant {
+                    cluster.purge_volume(volume.volume).await?;
+                }
+                Ok(meant)
+            })?;
+            output::show(*json, &purged, || match &purged[..] {
+                [] => "the trash is empty\n".to_owned(),
+                [one] => format!("volume {} removed\n", one.name),
+                several => format!("{} volumes removed\n", several.len()),
+            })
         }
     }
 }
@@ -163,10 +282,11 @@ fn tell(volume: &VolumeView, json: bool, sentence: &str) -> anyhow::Result<()> {
 }
 
 fn find(map: &ClusterMap, name: &str) -> anyhow::Result<VolumeView> {
-    view::volumes(map)
-        .into_iter()
-        .find(|volume| volume.name == name)
-        .with_context(|| format!("there is no volume {name}; `millpond volume ls` lists them"))
+    let found = view::volumes(map).into_iter().find(|volume| volume.name == name);
+    found.with_context(|| match map.trash().any(|(_, info, _)| info.name == name) {
+        true => format!("volume {name} is in the trash; `millpond volume restore {name}` brings it back"),
+        false => format!("there is no volume {name}; `millpond volume ls` lists them"),
+    })
 }
 
 async fn detail(desk: &Desk, name: &str) -> anyhow::Result<VolumeDetail> {

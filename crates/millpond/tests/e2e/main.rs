@@ -29,3 +29,4 @@ mod sizes;
 mod splitting;
 mod stale;
 mod time_limits;
+mod trash;

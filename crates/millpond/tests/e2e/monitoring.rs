@@ -110,7 +110,9 @@ fn figures_grow_by_what_was_done_and_every_tool_understands_them() {
         promtool(&["check", "metrics"], &body);
         assert_eq!(json(target, "/health").0, 200);
         // Every process answers for the whole cluster, as the commands do.
-        for (at, command) in [("pools", ["pool", "ls"]), ("volumes", ["volume", "ls"])] {
+        for (at, command) in
+            [("pools", ["pool", "ls"]), ("volumes", ["volume", "ls"]), ("trash", ["volume", "trash"])]
+        {
             assert_eq!(json(target, &format!("/api/v1/{at}")), (200, pond.json(&command)));
         }
     }

@@ -108,8 +108,8 @@ fn pool_id(pond: &Pond, name: &str) -> Value {
     of_name.next().expect("the pool is there")["pool"].clone()
 }
 
-const POOL: &[&[&str]] = &[&["volume", "rm", "gone"], &["pool", "rm", "goes"]];
-const VOLUME: &[&[&str]] = &[&["volume", "rm", "gone"]];
+const POOL: &[&[&str]] = &[&["volume", "rm", "gone", "--now"], &["pool", "rm", "goes"]];
+const VOLUME: &[&[&str]] = &[&["volume", "rm", "gone", "--now"]];
 
 fn of_who_is_away() -> [RemovedPool; 1] {
     [RemovedPool { name: "goes".to_owned(), owed_by: vec![OsdId(AWAY)] }]

@@ -157,8 +157,7 @@ impl Pond {
             pool: POOL,
             bytes: VOLUME_BYTES,
             generation: Generation(1),
-            removed: false,
-            cut: None,
+            ..VolumeInfo::default()
         };
         map.volumes.insert(VOLUME, info);
         let mut client = Client::new(ClientId(1), Arc::new(map.clone()));

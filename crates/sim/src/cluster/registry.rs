@@ -11,7 +11,9 @@ use super::topology::Topology;
 use super::world::{Event, Input, MILLISECOND, Process, Proposal, SECOND, World};
 use crate::machine::identity_of;
 use crate::random::Random;
-use base::map::{Admission, ClusterMap, DeviceClass, OsdInfo, PgConfig, PlacementRule, PoolInfo, VolumeInfo};
+use base::map::{
+    Admission, ClusterMap, DeviceClass, OsdInfo, PgConfig, PlacementRule, PoolInfo, Trashed, VolumeInfo,
+};
 use base::status::{OsdStatus, PgState, PgStatus, Statuses};
 use base::{ClientId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 use cluster::{Attachment, Cluster, ClusterError, ManagerRecord, MapFollower, TargetChange};
@@ -675,16 +677,36 @@ impl Registry {
         }
     }
 
-    /// Clients part, each with nothing under way, and a volume is removed.
+    /// Clients part, each with nothing under way, and a volume is removed: at once, or when it lay in the trash for a while.
     pub(super) fn remove_volume(&mut self, index: usize, world: &mut World) {
+        self.part_clients(world);
+        done(self.get_rid_of(&volume_name(index), world)).expect("nobody has it attached");
+        self.show(world);
+    }
+
+    fn part_clients(&mut self, world: &mut World) {
         self.set_clock(world);
         for process in self.is_lost.len()..self.leases.len() {
             if let Some(lease) = self.leases[process].take() {
                 self.revoke(lease);
             }
         }
-        done(self.cluster.remove_volume(&volume_name(index))).expect("nobody has it attached");
-        self.show(world);
+    }
+
+    /// At once, or by way of the trash, out of which an operator takes it once more.
+    async fn get_rid_of(&self, name: &str, world: &mut World) -> Result<(), ClusterError> {
+        if world.random.percent(50) {
+            return self.cluster.remove_volume(name).await.map(drop);
+        }
+        let at_unix_seconds = world.now / SECOND;
+        let until =
+            |seconds: u64| Trashed { at_unix_seconds, until_unix_seconds: Some(at_unix_seconds + seconds) };
+        let volume = self.cluster.trash_volume(name, until(3600)).await?;
+        if world.random.percent(30) {
+            return self.cluster.purge_volume(volume).await;
+        }
+        self.cluster.restore_volume(volume, None).await?;
+        self.cluster.trash_volume(name, until(world.random.below(4))).await.map(drop)
     }
 
     /// An operator gives a volume another size. False where it is to grow, and waits for what it lost before to be gone.
@@ -704,7 +726,8 @@ impl Registry {
     /// The pool that is to be removed is, and its volume before it.
     pub(super) fn remove_doomed_pool(&mut self, volume: usize, world: &mut World) -> PoolId {
         let (pool, _) = self.map.pool_named(DOOMED_POOL_NAME).expect("it was made with the cluster");
-        self.remove_volume(volume, world);
+        self.part_clients(world);
+        done(self.cluster.remove_volume(&volume_name(volume))).expect("nobody has it attached");
         done(self.cluster.remove_pool(DOOMED_POOL_NAME)).expect("it holds no volume any more");
         self.show(world);
         pool
@@ -757,6 +780,7 @@ impl Registry {
             manager.management.split_pools(&map).await?;
             manager.management.settle_removed_pools(&map, &self.told).await?;
             manager.management.settle_cuts(&map, &self.told).await?;
+            manager.management.purge_trash(&map, moment.unix).await?;
             let away = manager.management.away(&map, out_after);
             if away == manager.record.away {
                 return Ok::<bool, ClusterError>(true);

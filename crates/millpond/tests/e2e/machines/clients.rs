@@ -115,7 +115,9 @@ fn a_client_with_a_token_needs_no_etcd_and_outlives_the_nodes_that_serve_it() {
     let vm_host = client(&hosts, "vm-host", "--pool default --rw");
     names(&vm_host.run(&["volume", "ls"]), &["disk"]);
     vm_host.refused(&["volume", "create", "x", "64MiB"], &["vm-host may not do that", "--admin"]);
-    vm_host.refused(&["volume", "rm", "disk"], &["vm-host may not do that"]);
+    for change in [&["rm", "disk"][..], &["rename", "disk", "x"], &["purge", "--all"]] {
+        vm_host.refused(&[&["volume"], change].concat(), &["vm-host may not do that"]);
+    }
     vm_host.refused(&["osd", "out", "0", "--allow-fewer-copies"], &["vm-host may not do that"]);
     vm_host.refused(&["status"], &["vm-host may not do that"]);
     vm_host.refused(&["cluster", "token"], &["is a client"]);
