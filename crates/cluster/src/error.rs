@@ -223,6 +223,22 @@ pub enum ClusterError {
         /// The name.
         name: String,
     },
+    /// Nothing is noted there.
+    #[error(
+        "nothing is noted under {key:?} beside the volume {volume}; `millpond volume meta ls {volume}` lists what is"
+    )]
+    NoSuchMetadata {
+        /// The volume.
+        volume: String,
+        /// The key.
+        key: String,
+    },
+    /// That cannot be noted.
+    #[error("that cannot be noted: {reason}")]
+    MetadataInvalid {
+        /// Why.
+        reason: String,
+    },
     /// It does not lie in the trash.
     #[error("{volume} does not lie in the trash; `millpond volume trash` shows what does")]
     NotInTrash {

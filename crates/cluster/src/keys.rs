@@ -99,6 +99,8 @@ keys! {
     uuid(uuid: OsdUuid) = "millpond/uuid/{uuid}";
     pool_name(name: &str) = "millpond/pool-name/{name}";
     volume_name(name: &str) = "{VOLUME_NAMES}{name}";
+    metadata_of(volume: VolumeId) = "millpond/metadata/{}/", volume.0;
+    metadatum(volume: VolumeId, key: &str) = "millpond/metadata/{}/{key}", volume.0;
     attached_to(volume: VolumeId) = "{ATTACHED}{}/", volume.0;
     attached(volume: VolumeId, client: ClientId) = "{ATTACHED}{}/{:016x}", volume.0, client.0;
     holders_of(volume: VolumeId) = "millpond/holder/{}/", volume.0;

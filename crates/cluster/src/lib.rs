@@ -24,6 +24,7 @@
 //! | `millpond/osds-removed`          | how many OSDs were removed | for ever |
 //! | `millpond/pool-name/NAME`        | the id of the pool | with the pool |
 //! | `millpond/volume-name/NAME`      | the id of the volume | until the volume is renamed, put into the trash, or removed |
+//! | `millpond/metadata/VOLUME/KEY`    | what somebody noted beside the volume: text | until the volume is removed |
 //! | `millpond/attached/VOLUME/CLIENT` | [`AttachRecord`] | as long as the client's lease |
 //! | `millpond/holder/VOLUME/CLIENT`  | [`AttachRecord`] | until the client detached with nothing under way, or was fenced |
 //! | `millpond/attach-guard/VOLUME`   | the last client that attached | until the volume is removed |
@@ -59,6 +60,7 @@ mod history;
 mod http;
 mod keys;
 mod manager;
+mod metadata;
 mod migration;
 mod nodes;
 mod osds;

@@ -196,7 +196,7 @@ impl Cluster {
             }
             let txn = read.replaced_by(&gone(info)).then(Operation::delete(keys::attach_guard(id)));
             if self.commit(txn).await? {
-                self.forget_holders(id).await?;
+                self.forget_all_beside(id).await?;
                 return Ok(true);
             }
         }
@@ -218,7 +218,7 @@ impl Cluster {
                 .then(Operation::delete(keys::volume_name(name)))
                 .then(Operation::delete(&guard.key));
             if self.commit(txn).await? {
-                self.forget_holders(id).await?;
+                self.forget_all_beside(id).await?;
                 return Ok(id);
             }
         }
@@ -255,10 +255,12 @@ impl Cluster {
         }
     }
 
-    /// Nobody attaches a volume any more; what is left of those who had it is of no use, whatever it says.
-    async fn forget_holders(&self, id: VolumeId) -> Result<()> {
-        let holders = self.registry.range(&keys::holders_of(id)).await?.entries;
-        self.perform_all(holders.into_iter().map(|entry| Operation::delete(entry.key))).await
+    /// Nobody attaches a volume any more; what is left of those who had it, and of what was noted beside it, is of no use, whatever
+    /// it says.
+    async fn forget_all_beside(&self, id: VolumeId) -> Result<()> {
+        let mut left = self.registry.range(&keys::holders_of(id)).await?.entries;
+        left.extend(self.registry.range(&keys::metadata_of(id)).await?.entries);
+        self.perform_all(left.into_iter().map(|entry| Operation::delete(entry.key))).await
     }
 }
 

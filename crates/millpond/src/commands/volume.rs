@@ -1,5 +1,6 @@
 //! `millpond volume`: block volumes.
 
+mod meta;
 mod trash;
 
 use crate::args::ListArguments;
@@ -16,6 +17,7 @@ use base::units::ByteSize;
 use clap::Subcommand;
 use cluster::{Attachments, Cluster, ClusterError};
 use health::view::{self, AttachmentView, PgHealth, PgView, VolumeDetail, VolumeView};
+use meta::MetaCommand;
 use registry_remote::Desk;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -81,6 +83,9 @@ pub enum VolumeCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Note text beside a volume, by key; nothing in the cluster heeds it
+    #[command(subcommand)]
+    Meta(MetaCommand),
     /// Put a volume into the trash, from where it can be restored for some time
     #[command(after_help = RM_EXAMPLES)]
     Rm {
@@ -171,6 +176,7 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
             })?;
             tell(&volume, *json, &format!("volume {name} is called {new} now"))
         }
+        VolumeCommand::Meta(command) => meta::run(command, directory),
         VolumeCommand::Rm { name, keep, now, json } => {
             let volume = access::with_cluster(directory, async |cluster| {
                 let volume = find(&cluster.map().await?, name)?;

@@ -3,7 +3,7 @@
 use crate::common::pond::Pond;
 use crate::common::whole::{becomes_whole, groups};
 use crate::common::{names, wait_longer, wait_until};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 const BYTES: u64 = 16 << 20;
@@ -39,6 +39,7 @@ fn a_volume_comes_back_out_of_the_trash_as_it_was_and_its_space_is_free_when_its
     names(&pond.run(&["volume", "rename", "v", "w"]), &["volume v is called w now"]);
     client.write(0, &content(0)).expect("it is served still");
     drop((client, door));
+    pond.run(&["volume", "meta", "set", "w", "owner", "the \u{1b}[1mmail server"]);
 
     let said = pond.run(&["volume", "rm", "w"]);
     names(&said, &["in the trash for 7 d", "volume restore w", "volume purge w"]);
@@ -54,6 +55,10 @@ fn a_volume_comes_back_out_of_the_trash_as_it_was_and_its_space_is_free_when_its
     pond.refused(&["volume", "restore", "w"], &["there is a volume w already", "--name NEW"]);
     names(&pond.run(&["volume", "restore", "w", "--name", "v"]), &["volume v is back"]);
     assert_eq!(trash(&pond), Vec::<Value>::new());
+    assert_eq!(pond.json(&["volume", "meta", "ls", "v"]), json!({"owner": "the \u{1b}[1mmail server"}));
+    assert!(!pond.run(&["volume", "meta", "ls", "v"]).contains('\u{1b}'), "a table that a value takes over");
+    pond.run(&["volume", "meta", "rm", "v", "owner"]);
+    pond.refused(&["volume", "meta", "get", "v", "owner"], &["nothing is noted", "volume meta ls v"]);
     let door = pond.serve("v");
     let mut client = door.client();
     for at in pieces() {
