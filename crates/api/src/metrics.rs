@@ -263,7 +263,7 @@ impl Families {
         let volumes: Vec<(OsdId, String, Traffic)> = self
             .figures()
             .flat_map(|(osd, figures)| figures.volumes.iter().map(move |it| (osd, it)))
-            // Of one that was removed, and whose name another may have.
+            // Not of one that was removed, or lies in the trash: another may have its name.
             .filter_map(|(osd, (volume, traffic))| Some((osd, volume_name(&self.0.map, *volume)?, *traffic)))
             .collect();
         by_owner(writer, "pool", "millpond_pool_operations", "millpond_pool_operation_bytes", &pools)?;
@@ -295,7 +295,7 @@ fn by_owner(
 }
 
 fn volume_name(map: &ClusterMap, volume: VolumeId) -> Option<String> {
-    map.volumes.get(&volume).filter(|volume| !volume.removed).map(|volume| volume.name.clone())
+    map.volumes.get(&volume).filter(|volume| volume.is_listed()).map(|volume| volume.name.clone())
 }
 
 fn labels(osd: OsdId, kind: RequestKind) -> [(&'static str, String); 2] {
@@ -358,7 +358,7 @@ fn cluster(writer: &mut Writer<'_, '_>, status: &Overview) -> Result {
 mod tests {
     use super::*;
     use base::figures::{Counts, Figures};
-    use base::map::PoolInfo;
+    use base::map::{PoolInfo, Trashed, VolumeInfo};
     use base::{Instant, PoolId};
     use health::view::Reports;
     use std::time::Duration;
@@ -373,6 +373,10 @@ mod tests {
             ..PoolInfo::default()
         };
         map.pools.insert(PoolId(1), pool);
+        let disk = VolumeInfo { name: "disk".into(), pool: PoolId(1), ..VolumeInfo::default() };
+        let in_trash = VolumeInfo { trashed: Some(Trashed::default()), ..disk.clone() };
+        let removed = VolumeInfo { removed: true, ..disk.clone() };
+        map.volumes.extend([(VolumeId(1), in_trash), (VolumeId(2), removed), (VolumeId(3), disk)]);
         let mut requests = Figures::default();
         requests.read.done(4096, Duration::from_micros(9));
         requests.read.done(4096, Duration::from_secs(100));
@@ -383,7 +387,7 @@ mod tests {
             at: Instant::default(),
             counts,
             pools: vec![(PoolId(1), traffic)],
-            volumes: vec![],
+            volumes: (1..4).map(|id| (VolumeId(id), Traffic { reads: 10 + id, ..traffic })).collect(),
             clients: vec![],
         };
         let status = Arc::new(OsdStatus::default());
@@ -417,12 +421,17 @@ mod tests {
             "millpond_osd_operation_duration_seconds_bucket{le=\"+Inf\",osd=\"osd.3\",operation=\"read\"} 2",
             "millpond_osd_cpu_seconds_total{osd=\"osd.3\"} 1.5",
             "millpond_pool_operations_total{osd=\"osd.3\",pool=\"a \\\"pool\\\"\\\\\",operation=\"read\"} 2",
+            // Once, though volumes that are not there any more had that name.
+            "millpond_volume_operations_total{osd=\"osd.3\",volume=\"disk\",operation=\"read\"} 13",
             "millpond_health_level 0",
             "millpond_health_problems{code=\"POOL_NONE\",level=\"warning\"} 0",
             "millpond_pool_copies{pool=\"a \\\"pool\\\"\\\\\"} 3",
         ] {
             assert!(samples(&prometheus).contains(&sample.to_owned()), "{sample} is not in:\n{prometheus}");
         }
+        let of_volumes =
+            samples(&prometheus).iter().filter(|line| line.contains("volume_operations_total{")).count();
+        assert_eq!(of_volumes, 2, "reads and writes of one:\n{prometheus}");
     }
 
     #[test]

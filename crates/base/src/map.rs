@@ -109,7 +109,7 @@ pub struct VolumeInfo {
     pub pool: PoolId,
     /// Its size in bytes.
     pub bytes: u64,
-    /// The generation of its newest exclusive attach; older ones are fenced.
+    /// The generation of its newest exclusive attach, or of its being put into the trash since; older ones are fenced.
     #[serde(default)]
     pub generation: Generation,
     /// It was removed: its objects are deleted as OSDs come to it, its id is never used again.
@@ -132,12 +132,15 @@ impl VolumeInfo {
     }
 }
 
-/// A volume's time in the trash, by the clocks of those who put it there and who purge it.
+/// A volume's time in the trash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trashed {
-    /// When it came there, in seconds since 1970.
+    /// When it came there, in seconds since 1970, by the clock of whoever put it there: for people.
     pub at_unix_seconds: u64,
-    /// When it is purged, in seconds since 1970. None: when somebody says so.
+    /// How long it is kept, in seconds. None: until somebody purges it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_seconds: Option<u64>,
+    /// When it is purged, in seconds since 1970, by the clock of the manager, which says so when it first sees it there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_unix_seconds: Option<u64>,
 }

@@ -69,14 +69,17 @@ impl Cluster {
         description: String,
     ) -> Result<Attachment> {
         let volume = volume.to_owned();
-        self.attach_by(None, Attach { volume, client, lease, shared, description }).await
+        self.attach_by(None, Attach { volume, client, lease, shared, description, id: None }).await
     }
 
     /// The same, for a client that came with a key, if that may.
     pub(super) async fn attach_by(&self, bearer: Option<&Bearer>, asked: Attach) -> Result<Attachment> {
-        let Attach { volume, client, lease, shared, description } = asked;
+        let Attach { volume, client, lease, shared, description, id: expected } = asked;
         for _ in 0..ATTEMPTS_MAX {
             let (id, read, mut info) = self.find_volume(&volume).await?;
+            if expected.is_some_and(|expected| expected != id) {
+                return Err(ClusterError::NoSuchVolume { name: volume });
+            }
             // Read before the attachments are: one that is made afterwards changes it.
             let guard: Read<ClientId> = self.read(&keys::attach_guard(id)).await?;
             let attached = self.attachments(id).await?;

@@ -522,7 +522,7 @@ mod tests {
         description: &str,
     ) -> Result<Attachment> {
         let (volume, description) = (volume.to_owned(), description.to_owned());
-        client.ask(Attach { volume, client: ClientId(number), lease, shared, description }).await
+        client.ask(Attach { volume, client: ClientId(number), lease, shared, description, id: None }).await
     }
 
     async fn resume(

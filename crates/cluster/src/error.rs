@@ -321,7 +321,9 @@ pub enum ClusterError {
         reason: &'static str,
     },
     /// A volume's name leads to no volume.
-    #[error("the name {name} leads to {volume}, which is not there; was the registry changed by hand?")]
+    #[error(
+        "the name {name} leads to {volume}, which is not there by that name; was the registry changed by hand?"
+    )]
     DanglingName {
         /// The name.
         name: String,

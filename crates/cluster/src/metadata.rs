@@ -1,13 +1,13 @@
 //! What people and programs note beside a volume: text by key. Nothing in the cluster heeds it.
 
-use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, decode, keys};
+use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, decode, encode, keys};
 use base::VolumeId;
 use registry::{KeyValue, Operation, Txn};
 use std::collections::BTreeMap;
 
 /// Bytes of a key.
 const KEY_BYTES_MAX: usize = 128;
-/// Bytes of a value.
+/// Bytes of a value as it lies in the registry.
 const VALUE_BYTES_MAX: usize = 4096;
 /// Keys of one volume: with all of them full, half a mebibyte of the registry.
 const KEYS_MAX: usize = 128;
@@ -29,13 +29,19 @@ impl Cluster {
     pub async fn set_metadata(&self, volume: &str, key: &str, value: &str) -> Result<()> {
         check(key, value)?;
         for _ in 0..ATTEMPTS_MAX {
-            let (id, read, _) = self.find_volume(volume).await?;
+            let (id, read, info) = self.find_volume(volume).await?;
             let known: Read<String> = self.read(&keys::metadatum(id, key)).await?;
-            if known.value.is_none() && self.metadata_of(id).await?.len() >= KEYS_MAX {
-                return Err(invalid(format!("the volume {volume} has {KEYS_MAX} keys, which is the most")));
-            }
             // One that is removed meanwhile leaves nothing behind.
-            let txn = known.replaced_by(&value).when(read.unchanged());
+            let mut txn = known.replaced_by(&value).when(read.unchanged());
+            if known.value.is_none() {
+                if self.metadata_of(id).await?.len() >= KEYS_MAX {
+                    return Err(invalid(format!(
+                        "the volume {volume} has {KEYS_MAX} keys, which is the most"
+                    )));
+                }
+                // Whoever adds another key at the same time counts again.
+                txn = txn.then(Operation::put(&read.key, encode(&info)));
+            }
             if self.commit(txn).await? {
                 return Ok(());
             }
@@ -82,10 +88,10 @@ fn check(key: &str, value: &str) -> Result<()> {
     if key.is_empty() || key.len() > KEY_BYTES_MAX || key.chars().any(char::is_control) {
         return Err(invalid(format!("a key has 1 to {KEY_BYTES_MAX} bytes, and no control characters")));
     }
-    if value.len() > VALUE_BYTES_MAX {
+    let bytes = encode(&value).as_bytes().len();
+    if bytes > VALUE_BYTES_MAX {
         return Err(invalid(format!(
-            "a value has {VALUE_BYTES_MAX} bytes at most, this one {}",
-            value.len()
+            "a value takes {VALUE_BYTES_MAX} bytes of JSON at most, and this one {bytes}"
         )));
     }
     Ok(())
@@ -138,12 +144,13 @@ mod tests {
             (String::new(), String::new()),
             (long(KEY_BYTES_MAX + 1), String::new()),
             ("a\nb".to_owned(), String::new()),
-            ("a".to_owned(), long(VALUE_BYTES_MAX + 1)),
+            ("a".to_owned(), long(VALUE_BYTES_MAX - 1)),
+            ("a".to_owned(), "\u{1}".repeat(VALUE_BYTES_MAX / 6 + 1)),
         ] {
             let error = cluster.set_metadata("v", &key, &value).await.unwrap_err();
             assert!(matches!(error, ClusterError::MetadataInvalid { .. }), "{error}");
         }
-        cluster.set_metadata("v", &long(KEY_BYTES_MAX), &long(VALUE_BYTES_MAX)).await.unwrap();
+        cluster.set_metadata("v", &long(KEY_BYTES_MAX), &long(VALUE_BYTES_MAX - 2)).await.unwrap();
         for number in 1..KEYS_MAX {
             cluster.set_metadata("v", &number.to_string(), "").await.unwrap();
         }

@@ -11,6 +11,9 @@ use registry::{Compare, Operation, Txn};
 /// Copies of an object, at most.
 const SIZE_MAX: u32 = 16;
 
+/// How often a name and what it leads to are read until they fit.
+const NAME_READS: usize = 4;
+
 impl Cluster {
     /// Makes a pool whose replicas lie on distinct hosts, on drives of any class: see [`Self::create_pool_by`].
     ///
@@ -283,17 +286,22 @@ impl Cluster {
         Ok((id, named.unchanged()))
     }
 
-    /// The volume of a name as it was read.
+    /// The volume of a name as it was read. While its entry is unchanged, the name leads to it: both change together.
     pub(super) async fn find_volume(&self, name: &str) -> Result<(VolumeId, Read<VolumeInfo>, VolumeInfo)> {
-        let named: Read<VolumeId> = self.read(&keys::volume_name(name)).await?;
-        let id = named.value.ok_or_else(|| ClusterError::NoSuchVolume { name: name.to_owned() })?;
-        let read: Read<VolumeInfo> = self.read(&keys::volume(id)).await?;
-        match read.value.clone() {
-            Some(info) if info.is_listed() => Ok((id, read, info)),
-            // Removed, or put into the trash, between the two readings.
-            Some(_) => Err(ClusterError::NoSuchVolume { name: name.to_owned() }),
-            None => Err(ClusterError::DanglingName { name: name.to_owned(), volume: id }),
+        let no_such_volume = || ClusterError::NoSuchVolume { name: name.to_owned() };
+        let mut found = None;
+        for _ in 0..NAME_READS {
+            let named: Read<VolumeId> = self.read(&keys::volume_name(name)).await?;
+            let id = named.value.ok_or_else(no_such_volume)?;
+            let read: Read<VolumeInfo> = self.read(&keys::volume(id)).await?;
+            match read.value.clone() {
+                Some(info) if info.is_listed() && info.name == name => return Ok((id, read, info)),
+                // Between the two readings it was renamed, removed, or put into the trash; the name may be another's by now.
+                _ => found = Some(id),
+            }
         }
+        let dangling = |volume| ClusterError::DanglingName { name: name.to_owned(), volume };
+        Err(found.map_or_else(no_such_volume, dangling))
     }
 }
 

@@ -71,13 +71,20 @@ questions! {
     Revoke { lease: LeaseId }
     "revoke" -> (), |clerk| { clerk.revoke(lease).await }
 
-    /// [`Cluster::attach`](super::Cluster::attach).
-    Attach { volume: String, client: ClientId, lease: LeaseId, shared: bool, description: String }
+    /// [`Cluster::attach`](super::Cluster::attach); with an id, only if the name leads to that volume.
+    Attach {
+        volume: String,
+        client: ClientId,
+        lease: LeaseId,
+        shared: bool,
+        description: String,
+        id: Option<VolumeId>
+    }
     "attach" -> Attachment, const COST: u32 = 10; const IS_REPEATABLE: bool = false; |clerk| {
         let bearer = clerk.bearer().await?;
         clerk.check_description(&description)?;
         clerk.check_lease(lease).await?;
-        let asked = Attach { volume, client, lease, shared, description };
+        let asked = Attach { volume, client, lease, shared, description, id };
         let mut attached = clerk.cluster.attach_by(bearer.as_ref(), asked).await?;
         clerk.mask(&mut attached.unfenced);
         Ok(attached)

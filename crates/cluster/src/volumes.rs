@@ -13,7 +13,10 @@ use base::geometry::VOLUME_BYTES_MAX;
 use base::map::{Trashed, VolumeInfo};
 use base::units::ByteSize;
 use base::{ClientId, CutId, Generation, VolumeId};
-use registry::Operation;
+use registry::{Operation, Txn};
+
+/// Entries beside a volume that its removal deletes in the same transaction.
+const DELETIONS_AT_ONCE: usize = 100;
 
 impl Cluster {
     /// Makes a volume in the pool of a name.
@@ -168,39 +171,47 @@ impl Cluster {
         Err(ClusterError::Contended { what: id.to_string() })
     }
 
-    /// Removes a volume that lies in the trash: its objects go as OSDs come to it.
-    ///
-    /// # Errors
-    /// [`ClusterError::NotInTrash`]; those of the registry.
-    pub async fn purge_volume(&self, id: VolumeId) -> Result<()> {
-        self.purge_if(id, |_| true).await.map(drop)
-    }
-
-    /// The same for one that lies there as it did when somebody found that its time is up. Says whether it did: it may have been
-    /// restored since, and put there once more.
+    /// Notes until when a volume that was put into the trash under that generation lies there. Says whether it still did.
     ///
     /// # Errors
     /// Those of the registry.
-    pub async fn purge_expired(&self, id: VolumeId, trashed: Trashed) -> Result<bool> {
-        match self.purge_if(id, |found| found == trashed).await {
-            Err(ClusterError::NotInTrash { .. }) => Ok(false),
-            purged => purged,
-        }
-    }
-
-    async fn purge_if(&self, id: VolumeId, is_meant: impl Fn(Trashed) -> bool) -> Result<bool> {
+    pub async fn time_trash(&self, id: VolumeId, generation: Generation, trashed: Trashed) -> Result<bool> {
         for _ in 0..ATTEMPTS_MAX {
-            let (read, info) = self.find_in_trash(id).await?;
-            if !info.trashed.is_some_and(&is_meant) {
-                return Ok(false);
-            }
-            let txn = read.replaced_by(&gone(info)).then(Operation::delete(keys::attach_guard(id)));
-            if self.commit(txn).await? {
-                self.forget_all_beside(id).await?;
+            let Some((read, info)) = self.find_as_trashed(id, generation).await? else { return Ok(false) };
+            let timed = VolumeInfo { trashed: Some(trashed), ..info };
+            if self.commit(read.replaced_by(&timed)).await? {
                 return Ok(true);
             }
         }
         Err(ClusterError::Contended { what: id.to_string() })
+    }
+
+    /// Removes a volume that was put into the trash under that generation: its objects go as OSDs come to it. Says whether it
+    /// still lay there: it may have been restored since, and put there once more.
+    ///
+    /// # Errors
+    /// Those of the registry.
+    pub async fn purge_volume(&self, id: VolumeId, generation: Generation) -> Result<bool> {
+        for _ in 0..ATTEMPTS_MAX {
+            let Some((read, info)) = self.find_as_trashed(id, generation).await? else { return Ok(false) };
+            let txn = read.replaced_by(&gone(info)).then(Operation::delete(keys::attach_guard(id)));
+            if self.commit_with_all_beside(txn, id).await? {
+                return Ok(true);
+            }
+        }
+        Err(ClusterError::Contended { what: id.to_string() })
+    }
+
+    async fn find_as_trashed(
+        &self,
+        id: VolumeId,
+        generation: Generation,
+    ) -> Result<Option<(Read<VolumeInfo>, VolumeInfo)>> {
+        match self.find_in_trash(id).await {
+            Ok(found) => Ok(Some(found).filter(|(_, info)| info.generation == generation)),
+            Err(ClusterError::NotInTrash { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Removes a volume that nobody has attached, for good: its name is free at once, its objects go as OSDs come
@@ -217,8 +228,7 @@ impl Cluster {
                 .when(guard.unchanged())
                 .then(Operation::delete(keys::volume_name(name)))
                 .then(Operation::delete(&guard.key));
-            if self.commit(txn).await? {
-                self.forget_all_beside(id).await?;
+            if self.commit_with_all_beside(txn, id).await? {
                 return Ok(id);
             }
         }
@@ -255,12 +265,18 @@ impl Cluster {
         }
     }
 
-    /// Nobody attaches a volume any more; what is left of those who had it, and of what was noted beside it, is of no use, whatever
-    /// it says.
-    async fn forget_all_beside(&self, id: VolumeId) -> Result<()> {
+    /// Commits the removal of a volume together with what is left of those who had it, and of what was noted beside it, whatever
+    /// that says. What is too much for one transaction goes behind it.
+    async fn commit_with_all_beside(&self, txn: Txn, id: VolumeId) -> Result<bool> {
         let mut left = self.registry.range(&keys::holders_of(id)).await?.entries;
         left.extend(self.registry.range(&keys::metadata_of(id)).await?.entries);
-        self.perform_all(left.into_iter().map(|entry| Operation::delete(entry.key))).await
+        let mut deletions = left.into_iter().map(|entry| Operation::delete(entry.key));
+        let txn = deletions.by_ref().take(DELETIONS_AT_ONCE).fold(txn, Txn::then);
+        let is_done = self.commit(txn).await?;
+        if is_done {
+            self.perform_all(deletions).await?;
+        }
+        Ok(is_done)
     }
 }
 
@@ -350,7 +366,7 @@ mod tests {
         assert!(cut_of(&cluster, a).await.unwrap() > cuts[3]);
     }
 
-    const LIES: Trashed = Trashed { at_unix_seconds: 1000, until_unix_seconds: Some(2000) };
+    const LIES: Trashed = Trashed { at_unix_seconds: 1000, keep_seconds: Some(60), until_unix_seconds: None };
 
     async fn info_of(cluster: &Cluster, volume: VolumeId) -> VolumeInfo {
         cluster.map().await.unwrap().volumes[&volume].clone()
@@ -387,9 +403,9 @@ mod tests {
         // Whoever had it before it came there has it no more.
         let generation = Generation(before.generation.0 + 1);
         assert_eq!(map.volumes[&volume], VolumeInfo { name: "w".to_owned(), generation, ..before });
-        for refused in [cluster.restore_volume(volume, None).await, cluster.purge_volume(volume).await] {
-            assert!(matches!(refused, Err(ClusterError::NotInTrash { .. })), "{refused:?}");
-        }
+        let refused = cluster.restore_volume(volume, None).await;
+        assert!(matches!(refused, Err(ClusterError::NotInTrash { .. })), "{refused:?}");
+        assert!(!cluster.purge_volume(volume, generation).await.unwrap(), "it was restored");
         cluster.trash_volume("w", LIES).await.unwrap();
         cluster.restore_volume(volume, None).await.unwrap();
         assert_eq!(cluster.map().await.unwrap().volume_named("w").unwrap().0, volume);
@@ -404,16 +420,20 @@ mod tests {
         let holder = keys::holder(volume, ClientId(7));
         cluster.perform_all([Operation::put(&holder, "no record")]).await.unwrap();
         // It was restored meanwhile, and put there once more.
-        let longer = Trashed { until_unix_seconds: Some(3000), ..LIES };
-        assert!(!cluster.purge_expired(volume, longer).await.unwrap());
+        let [before, now] = [0, 1].map(Generation);
+        let timed = Trashed { until_unix_seconds: Some(3000), ..LIES };
+        assert!(!cluster.time_trash(volume, before, timed).await.unwrap());
+        assert!(!cluster.purge_volume(volume, before).await.unwrap());
         assert!(!info_of(&cluster, volume).await.removed);
-        assert!(cluster.purge_expired(volume, LIES).await.unwrap());
+        assert!(cluster.time_trash(volume, now, timed).await.unwrap());
+        assert_eq!(info_of(&cluster, volume).await.trashed, Some(timed));
+        assert!(cluster.purge_volume(volume, now).await.unwrap());
         let gone = info_of(&cluster, volume).await;
         assert_eq!((gone.removed, gone.cut, gone.trashed), (true, None, None));
         assert!(cluster.registry.get(&holder).await.unwrap().is_none());
-        assert!(!cluster.purge_expired(volume, LIES).await.unwrap());
-        assert!(matches!(cluster.purge_volume(volume).await, Err(ClusterError::NotInTrash { .. })));
-        assert!(matches!(cluster.purge_volume(VolumeId(77)).await, Err(ClusterError::NotInTrash { .. })));
+        assert!(!cluster.time_trash(volume, now, timed).await.unwrap());
+        assert!(!cluster.purge_volume(volume, now).await.unwrap());
+        assert!(!cluster.purge_volume(VolumeId(77), now).await.unwrap());
         // What was removed at once never lies there.
         let other = cluster.create_volume("v", "p", MIB).await.unwrap();
         assert_eq!(cluster.remove_volume("v").await.unwrap(), other);
@@ -453,5 +473,26 @@ mod tests {
         let next = cluster.attach("w", ClientId(5), lease, false, "next".to_owned()).await.unwrap();
         assert_eq!(next.unfenced.iter().map(|old| old.client).collect::<Vec<_>>(), [client]);
         assert_eq!(next.generation, Generation(attached.generation.0 + 2));
+    }
+
+    #[tokio::test]
+    async fn a_name_leads_to_no_volume_that_does_not_bear_it() {
+        let cluster = cluster_of(2, 4).await;
+        let volume = cluster.create_volume("b", "p", 2 * MIB).await.unwrap();
+        // As whoever reads the name finds it who is overtaken by a renaming before it reads the entry.
+        cluster.perform_all([Operation::put(keys::volume_name("a"), encode(&volume))]).await.unwrap();
+        let before = info_of(&cluster, volume).await;
+        for refused in [
+            cluster.remove_volume("a").await.map(drop),
+            cluster.trash_volume("a", LIES).await.map(drop),
+            cluster.rename_volume("a", "c").await,
+            cluster.resize_volume("a", MIB, true).await,
+            cluster.set_metadata("a", "k", "v").await,
+        ] {
+            assert!(matches!(refused, Err(ClusterError::DanglingName { .. })), "{refused:?}");
+        }
+        assert_eq!(info_of(&cluster, volume).await, before);
+        cluster.rename_volume("b", "c").await.unwrap();
+        assert_eq!(cluster.map().await.unwrap().volume_named("c").unwrap().0, volume);
     }
 }

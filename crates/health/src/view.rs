@@ -146,8 +146,12 @@ pub struct LostView {
 
 impl LostView {
     fn new(range: &LostRange, map: &ClusterMap) -> LostView {
-        let volume = map.volumes.get(&range.volume).map(|volume| volume.name.clone());
-        let volume = volume.unwrap_or_else(|| range.volume.to_string());
+        let volume = match map.volumes.get(&range.volume) {
+            // Another may have its name.
+            Some(info) if info.trashed.is_some() => format!("{} (in the trash: {})", range.volume, info.name),
+            Some(info) => info.name.clone(),
+            None => range.volume.to_string(),
+        };
         LostView { volume, offset: range.offset, length: range.length }
     }
 }
@@ -282,7 +286,7 @@ pub struct VolumeView {
     pub pool: String,
     /// Its size in bytes.
     pub bytes: u64,
-    /// How often it was attached exclusively.
+    /// How often it was attached exclusively, or put into the trash.
     #[schema(value_type = u32)]
     pub generation: Generation,
     /// It was made smaller, and what it held beyond its end is being deleted: it does not grow before that.
@@ -306,6 +310,9 @@ pub struct TrashedVolumeView {
     pub trashed_at_unix_seconds: u64,
     /// When it is removed for good. None: when somebody says so.
     pub purged_at_unix_seconds: Option<u64>,
+    /// How often it was attached exclusively or put into the trash: it lies there as it did while that is the same.
+    #[schema(value_type = u32)]
+    pub generation: Generation,
 }
 
 /// A client that has a volume attached, in `volume info --json`.
@@ -610,7 +617,11 @@ pub fn trash(map: &ClusterMap) -> Vec<TrashedVolumeView> {
         pool: pool_name(map, info.pool),
         bytes: info.bytes,
         trashed_at_unix_seconds: trashed.at_unix_seconds,
-        purged_at_unix_seconds: trashed.until_unix_seconds,
+        // The manager says so within a moment.
+        purged_at_unix_seconds: trashed
+            .until_unix_seconds
+            .or_else(|| trashed.keep_seconds.map(|keep| trashed.at_unix_seconds.saturating_add(keep))),
+        generation: info.generation,
     };
     let mut volumes: Vec<TrashedVolumeView> = map.trash().map(view).collect();
     volumes.sort_by_key(|one| (one.name.clone(), one.trashed_at_unix_seconds, one.volume));

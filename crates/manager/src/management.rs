@@ -133,8 +133,8 @@ impl Management {
         Ok(())
     }
 
-    /// Purges what lay in the trash for as long as it was to, at that time since 1970. Answers how long it is until something else
-    /// is due.
+    /// Notes until when what is new in the trash is kept there, and purges what lay there for as long as it was to, at that time
+    /// since 1970. Answers how long it is until something else is due.
     ///
     /// # Errors
     /// Those of the registry; decide again.
@@ -144,8 +144,12 @@ impl Management {
         unix: Duration,
     ) -> Result<Option<Duration>, ClusterError> {
         let expiry = Expiry::of(map, unix);
-        for (volume, trashed) in expiry.due {
-            if self.cluster.purge_expired(volume, trashed).await? {
+        for (volume, generation, trashed) in expiry.new {
+            // If not, it is there no more.
+            self.cluster.time_trash(volume, generation, trashed).await?;
+        }
+        for (volume, generation) in expiry.due {
+            if self.cluster.purge_volume(volume, generation).await? {
                 let name = map.volumes.get(&volume).map_or("", |info| info.name.as_str());
                 tracing::info!(volume = %name, id = volume.0, "the volume lay in the trash long enough, and is removed for good");
             }

@@ -216,11 +216,6 @@ impl Manager {
             at = Some(at.map_or(retry, |at| at.min(retry)));
         }
         self.management.split_pools(map).await?;
-        if let Some(left) = self.management.purge_trash(map, moment.unix).await? {
-            // Somebody may set the clock meanwhile.
-            let look = Instant::now() + left.min(TRASH_LOOK_PAUSE);
-            at = Some(at.map_or(look, |at| at.min(look)));
-        }
         let away = self.management.away(map, out_after);
         if away != self.record.away {
             let now = ManagerRecord { away, ..self.record.clone() };
@@ -228,6 +223,11 @@ impl Manager {
                 return Ok(Decided::Lost);
             }
             self.record = now;
+        }
+        if let Some(left) = self.management.purge_trash(map, moment.unix).await? {
+            // Somebody may set the clock meanwhile.
+            let look = Instant::now() + left.min(TRASH_LOOK_PAUSE);
+            at = Some(at.map_or(look, |at| at.min(look)));
         }
         Ok(Decided::Again { at })
     }

@@ -40,6 +40,8 @@ pub(crate) struct VolumeState {
     /// The one that the newest map shows: others are told of that one.
     shown: Generation,
     pub(crate) is_removed: bool,
+    /// It lies in the trash: all of it stays, and nobody is served.
+    pub(crate) is_in_trash: bool,
     /// What clients were served of it here.
     pub(crate) traffic: Traffic,
 }
@@ -121,6 +123,7 @@ impl Volumes {
             }
             let state = self.known.entry(*id).or_default();
             (state.pool, state.bytes, state.is_removed) = (info.pool, info.bytes, info.removed);
+            state.is_in_trash = info.trashed.is_some();
             if let Some(cut) = info.cut.filter(|_| !info.removed) {
                 self.shrunk.insert(*id, Shrunk { pool: info.pool, end: info.bytes, cut });
             }

@@ -24,6 +24,8 @@ use tokio::time::MissedTickBehavior;
 const LEASE_TTL: Duration = Duration::from_secs(10);
 /// How often the lease is kept alive: three tries before it ends.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(3);
+/// How long it is waited for a map that shows another name of a volume which could not be attached anew by the one it had.
+const RENAMED_LIMIT: Duration = Duration::from_secs(1);
 /// How long the map may take to show volumes that were just attached.
 const FIRST_MAP_LIMIT: Duration = Duration::from_secs(10);
 /// Events that wait for the data side; of more maps only the newest is kept.
@@ -469,15 +471,7 @@ impl Hold {
         identity: &Identity,
         told: &mpsc::Sender<SessionEvent>,
     ) -> Result<(), AttachError> {
-        let removed = || AttachError::Lost { reason: format!("{volume} was removed") };
-        let shown = maps.borrow().volumes.get(&volume).filter(|info| !info.removed).cloned();
-        let name = shown.ok_or_else(removed)?.name;
-        let attached = self.attach_again(&name).await?;
-        if attached.id != volume {
-            // Another one has its name now.
-            self.desk.ask(Detach { volume: attached.id, client: self.client }).await?;
-            return Err(removed());
-        }
+        let (name, attached) = self.attach_again(volume, &mut maps).await?;
         let (client, generation) = (self.client, attached.generation);
         self.note_generation(volume, generation);
         // If nobody listens any more, nobody waits for the rest either.
@@ -501,17 +495,43 @@ impl Hold {
 
     /// Attaches a volume once more for this client alone. While it is not known whether that was done, everything this
     /// client sends may be refused for its generation: so it is asked until it is.
-    async fn attach_again(&self, name: &str) -> Result<Attachment, ClusterError> {
+    ///
+    /// It is asked for by its name, which may have changed, and be another's by now.
+    async fn attach_again(
+        &self,
+        volume: VolumeId,
+        maps: &mut watch::Receiver<Arc<ClusterMap>>,
+    ) -> Result<(String, Attachment), AttachError> {
+        let name_in = |map: &Arc<ClusterMap>| {
+            map.volumes.get(&volume).filter(|info| info.is_listed()).map(|info| info.name.clone())
+        };
+        let removed = || AttachError::Lost { reason: format!("{volume} was removed") };
         loop {
-            let (volume, description) = (name.to_owned(), self.description.clone());
-            let (client, lease) = (self.client, self.lease.get());
-            let attach = Attach { volume, client, lease, shared: false, description };
+            let name = name_in(&maps.borrow_and_update()).ok_or_else(removed)?;
+            let (client, lease, description) = (self.client, self.lease.get(), self.description.clone());
+            let attach =
+                Attach { volume: name.clone(), client, lease, shared: false, description, id: Some(volume) };
             match self.desk.ask(attach).await {
+                Ok(attached) if attached.id == volume => return Ok((name, attached)),
+                // By a node of an older version, which knows no ids there.
+                Ok(other) => {
+                    if self.volumes.borrow().iter().all(|(own, _)| *own != other.id) {
+                        self.desk.ask(Detach { volume: other.id, client }).await?;
+                    }
+                    return Err(removed());
+                }
                 Err(ClusterError::Registry(error)) => {
                     tracing::warn!(%error, volume = name, "the volume is not attached anew yet; trying again");
                     tokio::time::sleep(KEEP_ALIVE_EVERY).await;
                 }
-                known => return known,
+                Err(error) => {
+                    // The map that shows another name may be on its way.
+                    let is_renamed = |map: &Arc<ClusterMap>| name_in(map).as_ref() != Some(&name);
+                    let renamed = tokio::time::timeout(RENAMED_LIMIT, maps.wait_for(is_renamed)).await;
+                    if !matches!(renamed, Ok(Ok(_))) {
+                        return Err(error.into());
+                    }
+                }
             }
         }
     }
@@ -563,7 +583,8 @@ async fn attach_all(
     let mut volumes = Vec::with_capacity(options.volumes.len());
     for name in &options.volumes {
         let (volume, description) = (name.clone(), hold.description.clone());
-        let attach = Attach { volume, client, lease: hold.lease.get(), shared: options.shared, description };
+        let attach =
+            Attach { volume, client, lease: hold.lease.get(), shared: options.shared, description, id: None };
         let attached = desk.ask(attach).await?;
         hold.volumes.borrow_mut().push((attached.id, attached.generation));
         volumes.push(attached);

@@ -176,6 +176,26 @@ fn a_volume_that_is_attached_anew_is_rid_of_what_was_abandoned_and_goes_on() {
     assert!(!shared.begin_renewal(disk), "whoever shares it would be fenced too");
 }
 
+#[test]
+fn a_volume_that_is_attached_anew_is_the_same_one_whatever_volumes_are_called_by_then() {
+    let pond = pond();
+    let mut volumes = pond.attach(false).unwrap();
+    let (disk, id) = (volumes.volumes()[0].handle, volumes.volumes()[0].id);
+    let other = pond.cluster.with(async |cluster| {
+        cluster.rename_volume("disk", "old").await.unwrap();
+        cluster.create_volume("disk", "default", 4 << 20).await.unwrap()
+    });
+    // Its map shows neither of that yet.
+    assert!(volumes.begin_renewal(disk));
+    let renewal = turn_until(&mut volumes, VolumeLoop::poll_renewal);
+    assert_eq!(renewal, Renewal { volume: disk, outcome: Ok(()) });
+    let map = pond.cluster.with(async |cluster| cluster.map().await.unwrap());
+    let generations = [id, other].map(|id| map.volumes[&id].generation.0);
+    assert_eq!((generations, map.volumes[&id].name.as_str()), ([2, 0], "old"));
+    volumes.write(disk, 1, 0, 4096, filled(4096));
+    assert_eq!(completion(&mut volumes).outcome, Outcome::Done);
+}
+
 /// The way to a registry whose answers to attaches are lost.
 #[derive(Debug)]
 struct Forgetful(Arc<dyn Connect>);

@@ -33,6 +33,24 @@ async fn an_exclusive_attach_keeps_others_out_and_raises_the_generation() {
 }
 
 #[tokio::test]
+async fn whoever_names_an_id_attaches_no_other_volume_that_has_the_name_by_now() {
+    let (_directory, cluster) = three().await;
+    let volume = cluster.create_volume("v", "default", GIB).await.unwrap();
+    cluster.rename_volume("v", "w").await.unwrap();
+    let other = cluster.create_volume("v", "default", GIB).await.unwrap();
+    let lease = lease(&cluster).await;
+    let attach = async |name: &str| {
+        let (description, client) = ("somebody".to_owned(), ClientId(1));
+        let asked =
+            Attach { volume: name.to_owned(), client, lease, shared: false, description, id: Some(volume) };
+        cluster.attach_by(None, asked).await
+    };
+    assert!(matches!(attach("v").await, Err(ClusterError::NoSuchVolume { .. })));
+    assert_eq!(cluster.map().await.unwrap().volumes[&other].generation, Generation(0));
+    assert_eq!(attach("w").await.unwrap().id, volume);
+}
+
+#[tokio::test]
 async fn an_attachment_whose_lease_ended_goes_on_unless_somebody_else_attached() {
     let (_directory, cluster) = three().await;
     let volume = cluster.create_volume("v", "default", GIB).await.unwrap();

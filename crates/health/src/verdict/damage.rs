@@ -54,7 +54,7 @@ mod tests {
     use super::*;
     use crate::codes::Level;
     use crate::view::{self, Reports};
-    use base::map::{ClusterMap, OsdInfo, VolumeInfo};
+    use base::map::{ClusterMap, OsdInfo, Trashed, VolumeInfo};
     use base::status::{LostRange, OsdStatus};
     use base::{OsdId, PoolId, VolumeId};
     use std::collections::BTreeMap;
@@ -65,20 +65,25 @@ mod tests {
         map.osds.insert(OsdId(0), info);
         let volume =
             VolumeInfo { name: "disk".into(), pool: PoolId(1), bytes: 1 << 30, ..VolumeInfo::default() };
-        map.volumes.insert(VolumeId(7), volume);
+        let in_trash = VolumeInfo { trashed: Some(Trashed::default()), ..volume.clone() };
+        map.volumes.extend([(VolumeId(7), volume), (VolumeId(8), in_trash)]);
         let reports = Reports::from(BTreeMap::from([(OsdId(0), status)]));
         view::osds(&map, &reports, 0).remove(0)
     }
 
     #[test]
     fn lost_data_is_an_error_with_volume_and_range() {
-        let lost = vec![LostRange { volume: VolumeId(7), offset: 8192, length: 4096 }];
-        let osd = osd_with(OsdStatus { lost_blocks: 1, lost, ..OsdStatus::default() });
+        let lost = [7, 8].map(|volume| LostRange { volume: VolumeId(volume), offset: 8192, length: 4096 });
+        let osd = osd_with(OsdStatus { lost_blocks: 2, lost: lost.to_vec(), ..OsdStatus::default() });
         let mut problems = Vec::new();
         problems_of(&osd, &mut problems);
         assert_eq!(problems.len(), 1);
         assert_eq!(problems[0].level, Level::Error);
-        assert!(problems[0].what.contains("disk, 4KiB at 8192"), "{}", problems[0].what);
+        let what = &problems[0].what;
+        assert!(
+            what.contains(" disk, 4KiB at 8192") && what.contains("(in the trash: disk), 4KiB at"),
+            "{what}"
+        );
     }
 
     #[test]

@@ -21,6 +21,7 @@ use meta::MetaCommand;
 use registry_remote::Desk;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use trash::Which;
 
 /// How long a volume that is to grow is waited for, if what it held before it was made smaller is still being deleted.
 const CUT_PATIENCE: Duration = Duration::from_secs(30);
@@ -106,15 +107,15 @@ pub enum VolumeCommand {
     Trash(ListArguments),
     /// Bring a volume back out of the trash
     #[command(
-        after_help = "Examples:\n  millpond volume restore disk\n  millpond volume restore 17 --name disk-of-monday"
+        after_help = "Examples:\n  millpond volume restore disk\n  millpond volume restore --id 17 --as disk-of-monday"
     )]
     Restore {
-        /// The name that it had; its id where several had that one
-        #[arg(value_name = "NAME|ID")]
-        which: String,
+        /// The volume.
+        #[command(flatten)]
+        which: Which,
         /// The name that it has from now on, where another has its own by now
-        #[arg(long)]
-        name: Option<String>,
+        #[arg(long = "as", value_name = "NEW")]
+        new: Option<String>,
         /// Print the volume as JSON
         #[arg(long)]
         json: bool,
@@ -122,11 +123,11 @@ pub enum VolumeCommand {
     /// Remove a volume in the trash for good, with all it holds
     #[command(after_help = "Examples:\n  millpond volume purge scratch\n  millpond volume purge --all")]
     Purge {
-        /// The name that it had; its id where several had that one
-        #[arg(value_name = "NAME|ID", required_unless_present = "all")]
-        which: Option<String>,
-        /// All that is in the trash
-        #[arg(long, conflicts_with = "which")]
+        /// The volume.
+        #[command(flatten)]
+        which: Which,
+        /// All that is in the trash now
+        #[arg(long, conflicts_with_all = ["name", "id"])]
         all: bool,
         /// Print what was removed as JSON
         #[arg(long)]
@@ -141,7 +142,7 @@ Examples:
   millpond volume rm scratch --now
 
 In the trash it takes as much space as before. `millpond volume restore NAME` brings it back as it was, `millpond volume
-purge NAME` frees its space. The time it is kept is measured by the clock of the node that manages the cluster.";
+purge NAME` frees its space. How long it is kept is measured by the clock of the node that manages the cluster.";
 
 /// Performs a `volume` command.
 pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
@@ -205,33 +206,34 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
             let volumes = access::with_desk(directory, async |desk| Ok(view::trash(&desk.map().await?)))?;
             output::show(arguments.json, &volumes, || trash::table(&volumes, trash::unix_seconds()))
         }
-        VolumeCommand::Restore { which, name, json } => {
+        VolumeCommand::Restore { which, new, json } => {
             let volume = access::with_cluster(directory, async |cluster| {
-                let found = trash::find(view::trash(&cluster.map().await?), which)?;
-                match cluster.restore_volume(found.volume, name.as_deref()).await {
-                    Err(error @ ClusterError::VolumeExists { .. }) if name.is_none() => {
-                        bail!("{error}: `millpond volume restore {} --name NEW`", found.volume.0)
+                let found = which.find(view::trash(&cluster.map().await?))?;
+                match cluster.restore_volume(found.volume, new.as_deref()).await {
+                    Err(error @ ClusterError::VolumeExists { .. }) if new.is_none() => {
+                        bail!("{error}: `millpond volume restore --id {} --as NEW`", found.volume.0)
                     }
                     restored => restored?,
                 }
-                find(&cluster.map().await?, name.as_deref().unwrap_or(&found.name))
+                find(&cluster.map().await?, new.as_deref().unwrap_or(&found.name))
             })?;
             tell(&volume, *json, &format!("volume {} is back", volume.name))
         }
-        VolumeCommand::Purge { which, json, .. } => {
+        VolumeCommand::Purge { which, all, json } => {
             let purged = access::with_cluster(directory, async |cluster| {
-                let all = view::trash(&cluster.map().await?);
-                let meant = match which {
-                    Some(which) => vec![trash::find(all, which)?],
-                    None => all,
-                };
-                for volume in &meant {
-                    cluster.purge_volume(volume.volume).await?;
+                let trash = view::trash(&cluster.map().await?);
+                let meant = if *all { trash } else { vec![which.find(trash)?] };
+                let mut purged = Vec::new();
+                for volume in meant {
+                    // Or somebody restored it since, or it is purged by now.
+                    if cluster.purge_volume(volume.volume, volume.generation).await? {
+                        purged.push(volume);
+                    }
                 }
-                Ok(meant)
+                Ok(purged)
             })?;
             output::show(*json, &purged, || match &purged[..] {
-                [] => "the trash is empty\n".to_owned(),
+                [] => "nothing was in the trash any more\n".to_owned(),
                 [one] => format!("volume {} removed\n", one.name),
                 several => format!("{} volumes removed\n", several.len()),
             })

@@ -52,8 +52,8 @@ fn a_volume_comes_back_out_of_the_trash_as_it_was_and_its_space_is_free_when_its
     assert!(held >= BYTES >> 22, "all of it is there still");
 
     pond.volume("w", &BYTES.to_string());
-    pond.refused(&["volume", "restore", "w"], &["there is a volume w already", "--name NEW"]);
-    names(&pond.run(&["volume", "restore", "w", "--name", "v"]), &["volume v is back"]);
+    pond.refused(&["volume", "restore", "w"], &["there is a volume w already", "--as NEW"]);
+    names(&pond.run(&["volume", "restore", "w", "--as", "v"]), &["volume v is back"]);
     assert_eq!(trash(&pond), Vec::<Value>::new());
     assert_eq!(pond.json(&["volume", "meta", "ls", "v"]), json!({"owner": "the \u{1b}[1mmail server"}));
     assert!(!pond.run(&["volume", "meta", "ls", "v"]).contains('\u{1b}'), "a table that a value takes over");
@@ -72,8 +72,9 @@ fn a_volume_comes_back_out_of_the_trash_as_it_was_and_its_space_is_free_when_its
         let left = trash(&pond);
         left.len() == 1 && left[0]["name"] == "w" && left[0]["purged_at_unix_seconds"].is_null()
     });
-    pond.refused(&["volume", "restore", "v"], &["nothing in the trash was called v"]);
+    pond.refused(&["volume", "restore", "v"], &["there is nothing v in the trash"]);
     wait_longer(GONE_WITHIN, "what it held is deleted", || objects(&pond) + (BYTES >> 22) <= held);
+    pond.refused(&["volume", "purge"], &["say which volume"]);
     names(&pond.run(&["volume", "purge", "--all"]), &["volume w removed"]);
-    names(&pond.run(&["volume", "purge", "--all"]), &["the trash is empty"]);
+    names(&pond.run(&["volume", "purge", "--all"]), &["nothing was in the trash"]);
 }

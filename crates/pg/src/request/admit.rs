@@ -33,7 +33,7 @@ pub(crate) fn admit(cx: &mut Context<'_, impl Io>, request: &Request) -> Result<
         // It was made a moment ago, and the map that shows it is on its way.
         return refuse(Status::NotActive);
     };
-    if volume.is_removed {
+    if volume.is_removed || volume.is_in_trash {
         return refuse(Status::NoSuchVolume);
     }
     let (pg, object) = (request.key.pg, request.key.object);
@@ -254,7 +254,7 @@ mod tests {
     use crate::request::write;
     use crate::testing::{Alone, PG, Pair, VOLUME, ack};
     use base::log_entry::{REPAIR, UNDONE};
-    use base::map::ClusterMap;
+    use base::map::{ClusterMap, Trashed};
     use base::{BLOCK_BYTES, Epoch, Generation, History, ObjectKey, OsdId, PgId, Sequence, VolumeId, crc32c};
     use std::sync::Arc;
     use std::time::Duration;
@@ -560,10 +560,17 @@ mod tests {
             assert_eq!(refused(&mut alone, &request), Some(status), "object {object}");
         }
         let mut map = ClusterMap::clone(&alone.osd.shared.volumes.map);
-        map.revision += 1;
-        map.volumes.get_mut(&VOLUME).unwrap().removed = true;
-        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
-        assert_eq!(refused(&mut alone, &wanted), Some(Status::NoSuchVolume));
+        for (trashed, removed, status) in [
+            (Some(Trashed::default()), false, Some(Status::NoSuchVolume)),
+            (None, false, None),
+            (None, true, Some(Status::NoSuchVolume)),
+        ] {
+            map.revision += 1;
+            let volume = map.volumes.get_mut(&VOLUME).unwrap();
+            (volume.trashed, volume.removed) = (trashed, removed);
+            alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
+            assert_eq!(refused(&mut alone, &wanted), status, "{trashed:?} {removed}");
+        }
     }
 
     #[test]

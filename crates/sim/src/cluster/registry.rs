@@ -700,10 +700,11 @@ impl Registry {
         }
         let at_unix_seconds = world.now / SECOND;
         let until =
-            |seconds: u64| Trashed { at_unix_seconds, until_unix_seconds: Some(at_unix_seconds + seconds) };
+            |seconds: u64| Trashed { at_unix_seconds, keep_seconds: Some(seconds), until_unix_seconds: None };
         let volume = self.cluster.trash_volume(name, until(3600)).await?;
         if world.random.percent(30) {
-            return self.cluster.purge_volume(volume).await;
+            let generation = self.cluster.map().await?.volumes[&volume].generation;
+            return self.cluster.purge_volume(volume, generation).await.map(drop);
         }
         self.cluster.restore_volume(volume, None).await?;
         self.cluster.trash_volume(name, until(world.random.below(4))).await.map(drop)

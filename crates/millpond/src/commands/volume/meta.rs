@@ -33,7 +33,7 @@ pub enum MetaCommand {
         name: String,
         /// The key, up to 128 bytes
         key: String,
-        /// What is noted, up to 4096 bytes
+        /// What is noted, up to 4096 bytes of JSON
         value: String,
     },
     /// Forget what is noted under a key

@@ -5,39 +5,61 @@ use anyhow::{Context, bail};
 use base::duration::{Limit, about};
 use base::map::Trashed;
 use base::units::ByteSize;
+use clap::Args;
 use health::view::TrashedVolumeView;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// In the trash from now on, for so long.
 pub(super) fn from_now(keep: Limit) -> Trashed {
-    let at_unix_seconds = unix_seconds();
-    let until_unix_seconds = match keep {
+    let keep_seconds = match keep {
         Limit::Never => None,
-        Limit::Seconds(seconds) => Some(at_unix_seconds.saturating_add(seconds)),
+        Limit::Seconds(seconds) => Some(seconds),
     };
-    Trashed { at_unix_seconds, until_unix_seconds }
+    Trashed { at_unix_seconds: unix_seconds(), keep_seconds, until_unix_seconds: None }
 }
 
 pub(super) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// The volume in the trash that had that name, or has that id.
-pub(super) fn find(trash: Vec<TrashedVolumeView>, which: &str) -> anyhow::Result<TrashedVolumeView> {
-    let (mut named, others): (Vec<_>, Vec<_>) = trash.into_iter().partition(|volume| volume.name == which);
-    if named.len() > 1 {
-        let ids: Vec<String> = named.iter().map(|volume| volume.volume.0.to_string()).collect();
-        bail!(
-            "{} volumes in the trash were called {which}; `millpond volume trash` tells them apart: say which by its id, {}",
-            ids.len(),
-            ids.join(" or ")
-        );
+/// Which volume in the trash is meant.
+#[derive(Args, Clone, Debug)]
+pub struct Which {
+    /// The name that it had
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// Its id instead, where several had that name
+    #[arg(long, conflicts_with = "name")]
+    id: Option<u64>,
+}
+
+impl Which {
+    /// The volume in the trash that is meant.
+    pub(super) fn find(&self, trash: Vec<TrashedVolumeView>) -> anyhow::Result<TrashedVolumeView> {
+        if self.name.is_none() && self.id.is_none() {
+            bail!(
+                "say which volume, by the name that it had or by --id; `millpond volume trash` lists what is there"
+            );
+        }
+        let is_meant = |volume: &TrashedVolumeView| match (self.id, &self.name) {
+            (Some(id), _) => volume.volume.0 == id,
+            (None, name) => name.as_deref() == Some(volume.name.as_str()),
+        };
+        let mut meant: Vec<TrashedVolumeView> = trash.into_iter().filter(is_meant).collect();
+        let what =
+            self.id.map_or_else(|| self.name.clone().unwrap_or_default(), |id| format!("with id {id}"));
+        if meant.len() > 1 {
+            let ids: Vec<String> = meant.iter().map(|volume| format!("--id {}", volume.volume.0)).collect();
+            bail!(
+                "{} volumes in the trash were called {what}; `millpond volume trash` tells them apart: say which, {}",
+                ids.len(),
+                ids.join(" or ")
+            );
+        }
+        meant.pop().with_context(|| {
+            format!("there is nothing {what} in the trash; `millpond volume trash` shows what is there")
+        })
     }
-    let has_id = |volume: &TrashedVolumeView| which.parse() == Ok(volume.volume.0);
-    let found = named.pop().or_else(|| others.into_iter().find(has_id));
-    found.with_context(|| {
-        format!("nothing in the trash was called {which}; `millpond volume trash` shows what is there")
-    })
 }
 
 pub(super) fn table(volumes: &[TrashedVolumeView], now: u64) -> String {
@@ -63,7 +85,7 @@ pub(super) fn table(volumes: &[TrashedVolumeView], now: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::VolumeId;
+    use base::{Generation, VolumeId};
 
     fn lying(id: u64, name: &str, purged_at_unix_seconds: Option<u64>) -> TrashedVolumeView {
         TrashedVolumeView {
@@ -73,21 +95,28 @@ mod tests {
             bytes: 1 << 30,
             trashed_at_unix_seconds: 1_000_000,
             purged_at_unix_seconds,
+            generation: Generation(1),
         }
     }
 
     #[test]
     fn what_is_in_the_trash_is_found_by_the_name_that_it_had_or_by_its_id_where_several_had_that() {
         let trash =
-            || vec![lying(3, "disk", None), lying(7, "disk", None), lying(9, "3", None), lying(8, "b", None)];
-        let found = |which: &str| {
-            find(trash(), which).map(|volume| volume.volume.0).map_err(|error| error.to_string())
+            || vec![lying(3, "disk", None), lying(7, "disk", None), lying(9, "7", None), lying(8, "b", None)];
+        let found = |name: Option<&str>, id: Option<u64>| {
+            let which = Which { name: name.map(str::to_owned), id };
+            which.find(trash()).map(|volume| volume.volume.0).map_err(|error| error.to_string())
         };
-        assert_eq!([found("b"), found("7"), found("3")], [Ok(8), Ok(7), Ok(9)], "a name goes before an id");
-        let several = found("disk").unwrap_err();
-        assert!(several.contains("2 volumes") && several.contains("3 or 7"), "{several}");
-        for nothing in ["c", "5", ""] {
-            assert!(found(nothing).unwrap_err().contains("millpond volume trash"), "{nothing}");
+        assert_eq!(
+            [found(Some("b"), None), found(Some("7"), None), found(None, Some(7))],
+            [Ok(8), Ok(9), Ok(7)]
+        );
+        let several = found(Some("disk"), None).unwrap_err();
+        assert!(several.contains("2 volumes") && several.contains("--id 3 or --id 7"), "{several}");
+        for nothing in
+            [found(Some("c"), None), found(Some("8"), None), found(None, Some(5)), found(None, None)]
+        {
+            assert!(nothing.unwrap_err().contains("millpond volume trash"));
         }
     }
 
@@ -110,9 +139,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_for_ever_has_no_end() {
-        let Trashed { at_unix_seconds, until_unix_seconds } = from_now(Limit::Seconds(60));
-        assert_eq!(until_unix_seconds, Some(at_unix_seconds + 60));
-        assert_eq!(from_now(Limit::Never).until_unix_seconds, None);
-        assert_eq!(from_now(Limit::Seconds(u64::MAX)).until_unix_seconds, Some(u64::MAX));
+        let keeps = [Limit::Seconds(60), Limit::Never].map(|limit| from_now(limit).keep_seconds);
+        assert_eq!(keeps, [Some(60), None]);
     }
 }
