@@ -332,6 +332,19 @@ impl Work<'_> {
             .any(|view| view.osd == self.arguments.osd && view.drive_hangs == Some(true) && is_there(view))
     }
 
+    /// The same, looked at for a while: a drive may read what is in the kernel's memory still, and whoever runs the OSD may be about
+    /// to say that it hangs.
+    async fn comes_to_hang(&self, path: &Path) -> bool {
+        let began = Instant::now();
+        while !self.hangs(path).await {
+            if began.elapsed() >= SILENT_AFTER {
+                return false;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        true
+    }
+
     /// Whether what is at a path is the drive of another OSD of this cluster, whoever uses it.
     async fn is_anothers(&self, path: &Path, info: &OsdInfo) -> bool {
         self.answers(path).await && self.is_needed(path, info).await
@@ -407,6 +420,7 @@ impl Work<'_> {
             Some(old) if self.is_needed(old, info).await => None,
             Some(old) => match Drive::open(old, Use::Alone) {
                 Ok(old) => Some(old),
+                Err(DriveError::InUse(_)) if self.comes_to_hang(old).await => None,
                 Err(DriveError::InUse(_)) => bail!(
                     "{}: is in use, so a process still runs {osd} there though it counts as down; end it (`fuser {}` shows \
                      which)",
