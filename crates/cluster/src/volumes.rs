@@ -28,10 +28,7 @@ impl Cluster {
         check_name("volume", name)?;
         check_bytes(name, bytes)?;
         for _ in 0..ATTEMPTS_MAX {
-            let named: Read<VolumeId> = self.read(&keys::volume_name(name)).await?;
-            if named.value.is_some() {
-                return Err(ClusterError::VolumeExists { name: name.to_owned() });
-            }
+            let named = self.free_name(name).await?;
             let (pool, pool_there) = self.find_pool(pool).await?;
             let next: Read<u64> = self.read(keys::NEXT_VOLUME).await?;
             let (number, used) = next.take(1);

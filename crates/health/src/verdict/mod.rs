@@ -13,7 +13,8 @@ use base::NodeId;
 use base::map::Admission;
 use std::collections::{BTreeMap, BTreeSet};
 
-const HOW_TO_MAKE_ROOM: &str = "`millpond volume purge` of what `millpond volume trash` shows, `millpond volume rm NAME --now`, or `fstrim` in a client";
+const HOW_TO_MAKE_ROOM: &str = "`millpond volume purge` of what `millpond volume trash` shows, `millpond volume rm NAME \
+                                --now`, or `fstrim` in a client";
 
 /// Judges the cluster. `silence` is why nobody tells how the OSDs are, if so.
 pub fn judge(osds: &[OsdView], pgs: &[PgView], pools: &[PoolView], silence: Option<&str>) -> Health {

@@ -4,17 +4,17 @@ use crate::Usage;
 use crate::args::ListArguments;
 use crate::host::access;
 use crate::host::inquiry::Inquiry;
+use crate::output::time::{ago, since_1970};
 use crate::output::{self, table};
 use anyhow::{Context, bail};
 use base::PgId;
-use base::duration::about;
 use base::map::PgConfig;
 use clap::Subcommand;
 use cluster::{Cluster, ScrubState, ScrubWish};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// What can be done about scrubs.
 #[derive(Subcommand, Clone, Debug)]
@@ -137,10 +137,10 @@ fn table(scrubs: &[ScrubView]) -> String {
     if scrubs.is_empty() {
         return "no placement groups; they come with a pool: `millpond pool create NAME`\n".to_owned();
     }
-    let now_ms = now_ms();
+    let now = since_1970();
     let ago = |at_ms: u64| match at_ms {
         0 => "never".to_owned(),
-        at_ms => format!("{} ago", about((now_ms.saturating_sub(at_ms) / 1000).max(1))),
+        at_ms => ago(Duration::from_millis(at_ms), now),
     };
     let row = |scrub: &ScrubView| {
         vec![
@@ -159,6 +159,5 @@ fn table(scrubs: &[ScrubView]) -> String {
 }
 
 fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    u64::try_from(since_1970().as_millis()).unwrap_or(u64::MAX)
 }

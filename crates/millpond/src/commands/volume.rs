@@ -9,6 +9,7 @@ use crate::host::access;
 use crate::host::inquiry::Inquiry;
 use crate::host::readiness::FIRST_POOL;
 use crate::output;
+use crate::output::time::since_1970;
 use anyhow::{Context, bail};
 use base::PoolId;
 use base::duration::{Limit, about};
@@ -204,7 +205,7 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
         }
         VolumeCommand::Trash(arguments) => {
             let volumes = access::with_desk(directory, async |desk| Ok(view::trash(&desk.map().await?)))?;
-            output::show(arguments.json, &volumes, || trash::table(&volumes, trash::unix_seconds()))
+            output::show(arguments.json, &volumes, || trash::table(&volumes, since_1970()))
         }
         VolumeCommand::Restore { which, new, json } => {
             let volume = access::with_cluster(directory, async |cluster| {

@@ -3,6 +3,7 @@
 
 use crate::host::directory::Directory;
 use crate::output;
+use crate::output::time::since_1970;
 use anyhow::{Context, bail};
 use api::http::{Answer, LOG_PATH};
 use auth::{Identity, SecretKey};
@@ -18,7 +19,7 @@ use node::ManagerLink;
 use registry_remote::Desk;
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// How long a manager is waited for: as long as the lease of one that died lasts, and its successor needs to be told all.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -135,8 +136,7 @@ impl Inquiry {
         let manager = self.desk.ask(Manager {}).await?;
         let away = manager.map(|(manager, _)| manager.away).unwrap_or_default();
         let reports = Reports { drives, away, silence: Some(silence), ..Reports::default() };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Ok(Picture::of(map, &reports, None, now.as_secs()))
+        Ok(Picture::of(map, &reports, None, since_1970().as_secs()))
     }
 
     /// What the manager answers, or why none does. An error is one of the registry.

@@ -1,10 +1,10 @@
 //! Where logs go: to stderr, and what a node should tell the manager into the process's own memory.
 
 use crate::output;
+use crate::output::time::since_1970;
 use manager::log::{LogLevel, ProcessLog};
 use std::fmt::Write;
 use std::io::IsTerminal;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
@@ -45,7 +45,7 @@ impl<S: Subscriber> Layer<S> for ToProcessLog {
         };
         let mut words = Words::default();
         event.record(&mut words);
-        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let at = since_1970();
         let text = words.message + &words.fields;
         self.0.add(at.as_millis() as u64, level, event.metadata().target(), &text);
     }

@@ -2,6 +2,7 @@
 
 pub mod logging;
 pub mod progress;
+pub mod time;
 
 pub use lab::report::table;
 

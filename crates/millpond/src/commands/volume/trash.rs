@@ -1,13 +1,14 @@
 //! Volumes in the trash, as people name and see them.
 
 use crate::output::table;
+use crate::output::time::{ago, since_1970};
 use anyhow::{Context, bail};
 use base::duration::{Limit, about};
 use base::map::Trashed;
 use base::units::ByteSize;
 use clap::Args;
 use health::view::TrashedVolumeView;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// In the trash from now on, for so long.
 pub(super) fn from_now(keep: Limit) -> Trashed {
@@ -15,11 +16,7 @@ pub(super) fn from_now(keep: Limit) -> Trashed {
         Limit::Never => None,
         Limit::Seconds(seconds) => Some(seconds),
     };
-    Trashed { at_unix_seconds: unix_seconds(), keep_seconds, until_unix_seconds: None }
-}
-
-pub(super) fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    Trashed { at_unix_seconds: since_1970().as_secs(), keep_seconds, until_unix_seconds: None }
 }
 
 /// Which volume in the trash is meant.
@@ -62,7 +59,7 @@ impl Which {
     }
 }
 
-pub(super) fn table(volumes: &[TrashedVolumeView], now: u64) -> String {
+pub(super) fn table(volumes: &[TrashedVolumeView], now: Duration) -> String {
     if volumes.is_empty() {
         return "the trash is empty\n".to_owned();
     }
@@ -72,10 +69,12 @@ pub(super) fn table(volumes: &[TrashedVolumeView], now: u64) -> String {
             ByteSize(volume.bytes).to_string(),
             volume.pool.clone(),
             volume.volume.0.to_string(),
-            format!("{} ago", about(now.saturating_sub(volume.trashed_at_unix_seconds).max(1))),
-            volume.purged_at_unix_seconds.map_or("never".to_owned(), |at| match at.saturating_sub(now) {
-                0 => "now".to_owned(),
-                left => format!("in {}", about(left)),
+            ago(Duration::from_secs(volume.trashed_at_unix_seconds), now),
+            volume.purged_at_unix_seconds.map_or("never".to_owned(), |at| {
+                match at.saturating_sub(now.as_secs()) {
+                    0 => "now".to_owned(),
+                    left => format!("in {}", about(left)),
+                }
             }),
         ]
     };
@@ -122,18 +121,18 @@ mod tests {
 
     #[test]
     fn the_trash_shows_since_when_and_for_how_long() {
-        assert_eq!(table(&[], 0), "the trash is empty\n");
+        assert_eq!(table(&[], Duration::ZERO), "the trash is empty\n");
         let day = 86_400;
         let volumes = [("a", None), ("b", Some(3 * day)), ("c", Some(0))]
             .map(|(name, keep)| lying(1, name, keep.map(|keep| 1_000_000 + keep)));
-        let shown = table(&volumes, 1_000_000 + 7200);
+        let shown = table(&volumes, Duration::from_secs(1_000_000 + 7200));
         for (line, (since, until)) in
             shown.lines().skip(1).zip([("2 h ago", "never"), ("2 h ago", "in 3 d"), ("2 h ago", "now")])
         {
             assert!(line.contains(since) && line.ends_with(until), "{shown}");
         }
         assert_eq!(shown.lines().count(), 4);
-        let ahead = table(&volumes, 999_000);
+        let ahead = table(&volumes, Duration::from_secs(999_000));
         assert!(ahead.contains("1 s ago"), "a clock that is behind: {ahead}");
     }
 
