@@ -51,6 +51,8 @@ struct Stored {
     /// Writes and zeroings that were done: it is one placement group.
     changes: u64,
     faults: Faults,
+    /// Writes upon which it hung up.
+    hang_ups: usize,
     /// What it wants of those who connect.
     encryption: Encryption,
     served: Served,
@@ -147,6 +149,12 @@ impl TestCluster {
     #[must_use]
     pub fn served(&self) -> Served {
         self.stored.lock().unwrap().served
+    }
+
+    /// Writes upon which the OSD hung up.
+    #[must_use]
+    pub fn hang_ups(&self) -> usize {
+        self.stored.lock().unwrap().hang_ups
     }
 
     /// Blocks that hold something.
@@ -256,6 +264,7 @@ fn answer(stored: &mut Stored, message: &Message<'_>, replies: &mut Vec<u8>) -> 
         return true;
     }
     if is_change && faults.hang_up_on_writes {
+        stored.hang_ups += 1;
         return false;
     }
     let fences = stored.fences.iter().filter(|fence| fence.volume == request.key.volume);

@@ -33,7 +33,7 @@ use client::{Completion, Outcome, VolumeHandle};
 use listen::Listener;
 use memory::{Memory, PIECE_BYTES_MAX};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use orphans::Orphans;
+use orphans::{Orphans, SETTLE_LIMIT};
 use ring::{ConnectionId, Event, FREE_WITHIN, Inbox, Reactor, ReactorOptions, Waker, when_free};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -127,6 +127,8 @@ pub struct Gateway {
     works: Works,
     /// By export.
     orphans: Vec<Orphans>,
+    /// How long an export's orphans are waited for.
+    settle_limit: Duration,
     /// A connection ended that had something under way, and was not looked at yet.
     has_dead: bool,
     memory: Memory,
@@ -207,6 +209,7 @@ impl Gateway {
             doors: Vec::new(),
             works: Works::default(),
             orphans,
+            settle_limit: SETTLE_LIMIT,
             has_dead: false,
             memory: Memory::new(),
             zeros: Buffer::new(PIECE_BYTES_MAX),

@@ -25,7 +25,7 @@ use volume::Renewal;
 
 /// How long what dead connections left may take before it is fenced: more than it takes to replace an OSD, or to give up a
 /// silent one.
-const SETTLE_LIMIT: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 10 });
+pub(super) const SETTLE_LIMIT: Duration = Duration::from_secs(10);
 /// How long a renewal may take before new connections begin in spite of it: more than a fence may.
 const RENEWAL_LIMIT: Duration = Duration::from_secs(60);
 
@@ -137,7 +137,7 @@ impl Gateway {
             let Orphans { count, stage, since } = self.orphans[export];
             let waited = now.since(since);
             match stage {
-                Stage::Awaited if waited >= SETTLE_LIMIT && self.has_waiting() => {
+                Stage::Awaited if waited >= self.settle_limit && self.has_waiting() => {
                     if self.volumes.begin_renewal(self.handles[export]) {
                         self.orphans[export].enter(Stage::Renewing, now);
                         let name = self.exports.all()[export].name();

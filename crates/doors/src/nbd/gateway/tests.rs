@@ -10,6 +10,7 @@ use std::process::Command;
 use std::sync::{Mutex, mpsc};
 use std::thread::JoinHandle;
 use testkit::prerequisites::not_tested;
+use testkit::wait_until;
 use volume::testing::{Faults, TestCluster};
 use wire::Status;
 
@@ -27,7 +28,12 @@ struct Served {
 }
 
 impl Served {
+    /// A gateway that waits for orphans until they end, however long this machine takes for it.
     fn start(change: impl FnOnce(&mut GatewayOptions)) -> Served {
+        Served::start_settling(Duration::from_secs(3600), change)
+    }
+
+    fn start_settling(settle_limit: Duration, change: impl FnOnce(&mut GatewayOptions)) -> Served {
         let directory = tempfile::tempdir().unwrap();
         let cluster = TestCluster::start(directory.path());
         cluster.create_volume("disk", DISK_BYTES);
@@ -47,6 +53,7 @@ impl Served {
         let passes = gate.clone();
         let thread = std::thread::spawn(move || {
             let mut gateway = Gateway::open(&options).unwrap();
+            gateway.settle_limit = settle_limit;
             sender.send(gateway.stopper()).unwrap();
             let outcome = loop {
                 drop(passes.lock().unwrap());
@@ -72,6 +79,12 @@ impl Served {
 
     fn client(&self) -> TestClient {
         TestClient::connect(&self.socket, "disk")
+    }
+
+    /// Waits until a write was tried again and again, in vain.
+    fn wait_for_tries(&self) {
+        let before = self.cluster.hang_ups();
+        wait_until("a write is tried again", || self.cluster.hang_ups() >= before + 3);
     }
 
     /// Stops it and checks that every buffer came home.
@@ -360,7 +373,7 @@ fn who_comes_back_is_not_overwritten_by_what_it_sent_before() {
         let mut client = served.client();
         served.cluster.set_faults(hang_up());
         client.begin_write(0, &old);
-        std::thread::sleep(SOME_TRIES);
+        served.wait_for_tries();
         drop(client);
         served.cluster.set_faults(Faults::default());
         let mut client = served.client();
@@ -477,7 +490,7 @@ fn a_new_connection_waits_for_what_a_dead_one_left_and_those_that_live_go_on() {
     let (mut dying, mut living) = (served.client(), served.client());
     served.cluster.set_faults(hang_up());
     dying.begin_write(0, &old);
-    std::thread::sleep(SOME_TRIES);
+    served.wait_for_tries();
     drop(dying);
     let (sender, connected) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -501,7 +514,7 @@ fn a_new_connection_waits_for_what_a_dead_one_left_and_those_that_live_go_on() {
 
 #[test]
 fn what_a_dead_connection_left_is_fenced_when_it_takes_too_long() {
-    let served = Served::start(|_| ());
+    let served = Served::start_settling(Duration::from_secs(3), |_| ());
     let (old, new) = (pattern(4096, 1), pattern(4096, 2));
     let (mut dying, mut living) = (served.client(), served.client());
     served.cluster.set_faults(hang_up());
@@ -523,12 +536,12 @@ fn what_a_dead_connection_left_is_fenced_when_it_takes_too_long() {
 
 #[test]
 fn where_others_share_the_volume_a_new_connection_begins_and_the_same_bytes_wait() {
-    let served = Served::start(|options| options.shared = true);
+    let served = Served::start_settling(Duration::from_secs(3), |options| options.shared = true);
     let (old, new) = (pattern(4096, 1), pattern(4096, 2));
     let mut client = served.client();
     served.cluster.set_faults(hang_up());
     client.begin_write(0, &old);
-    std::thread::sleep(SOME_TRIES);
+    served.wait_for_tries();
     drop(client);
     let mut client = served.client();
     assert_eq!(served.cluster.fences(), [], "who shares it would be fenced too");
