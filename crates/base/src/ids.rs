@@ -40,8 +40,83 @@ number_id!(/// How often the order of a placement group began behind all that th
     History(u16), "history.");
 number_id!(/// How often a volume was attached exclusively; an older one is fenced.
     Generation(u32), "g");
-number_id!(/// One time that some volume was made smaller. Grows with each, and is never reused within a cluster. 0 is none.
+number_id!(/// One time that some volume was made smaller, or lost a snapshot. Grows with each, and is never reused within a cluster. 0 is
+    /// none.
     CutId(u64), "cut.");
+
+/// A layer of a volume: what was written to it between two of its snapshots. A volume writes to its newest layer; what that has
+/// not is looked for in the older ones. Never reused within a cluster.
+///
+/// The lower 46 bits are the volume, the upper 18 number its layers, from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LayerId(pub u64);
+
+impl LayerId {
+    /// A volume has no layer of a higher number.
+    pub const NUMBER_MAX: u32 = (1 << (64 - VolumeId::BITS)) - 1;
+
+    /// The volume that it is a layer of.
+    #[must_use]
+    pub const fn volume(self) -> VolumeId {
+        VolumeId(self.0 & ((1 << VolumeId::BITS) - 1))
+    }
+
+    /// Its number among the layers of its volume: it is newer than those of lower ones.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        (self.0 >> VolumeId::BITS) as u32
+    }
+}
+
+impl fmt::Display for LayerId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.number() {
+            0 => self.volume().fmt(formatter),
+            number => write!(formatter, "{} layer {number}", self.volume()),
+        }
+    }
+}
+
+impl VolumeId {
+    /// Bits that count.
+    const BITS: u32 = 46;
+    /// Those that are a volume's family.
+    const FAMILY_BITS: u32 = 28;
+
+    /// The last volume that is no clone: see [`Self::family`].
+    pub const FAMILY_MAX: VolumeId = VolumeId((1 << VolumeId::FAMILY_BITS) - 1);
+
+    /// The volume from whose snapshots it was cloned, or from clones of which; itself where it is no clone. The objects of a whole
+    /// family lie in the same placement groups, place by place. The lower 28 bits are the family, the 18 above them number its
+    /// clones, from 1.
+    #[must_use]
+    pub const fn family(self) -> VolumeId {
+        VolumeId(self.0 & VolumeId::FAMILY_MAX.0)
+    }
+
+    /// Its layer of that number.
+    ///
+    /// # Panics
+    /// If the number is beyond [`LayerId::NUMBER_MAX`].
+    #[must_use]
+    pub const fn layer(self, number: u32) -> LayerId {
+        assert!(number <= LayerId::NUMBER_MAX, "a volume has no such layer");
+        LayerId(self.0 | (number as u64) << VolumeId::BITS)
+    }
+
+    /// The first layer that it wrote to.
+    #[must_use]
+    pub const fn first_layer(self) -> LayerId {
+        self.layer(0)
+    }
+}
+
+impl From<VolumeId> for LayerId {
+    fn from(volume: VolumeId) -> LayerId {
+        volume.first_layer()
+    }
+}
 
 impl Sequence {
     /// The sequence that follows this one. No order comes to the last one there is, which follows itself; a peer may say it.
@@ -110,17 +185,16 @@ impl PgId {
     /// checkpoints have, and with more than three times as many no object finds room beside them.
     pub const PER_OSD_MAX: u32 = 2000;
 
-    /// The group that holds `object` of `volume`. Objects that follow each other fall to different groups.
-    /// `family` is the volume whose layers this volume shares, itself when it has none.
+    /// The group that holds `object` of all layers of a [family](VolumeId::family). Objects that follow each other fall to different groups.
     ///
     /// # Panics
     /// If `pg_count` is 0, which no pool's is.
     #[must_use]
-    pub fn of_object(pool: PoolId, pg_count: u32, family: VolumeId, object: u32) -> PgId {
+    pub fn of_object(pool: PoolId, pg_count: u32, layer: impl Into<LayerId>, object: u32) -> PgId {
         assert!(pg_count > 0, "a pool has at least one placement group");
-        // The volume chooses where its walk through the groups starts, the object steps along it:
+        // The family chooses where its walk through the groups starts, the object steps along it:
         // any run of `pg_count` objects is spread perfectly evenly.
-        let start = crate::hash::mix(family.0.wrapping_add(0x9e37_79b9_7f4a_7c15));
+        let start = crate::hash::mix(layer.into().volume().family().0.wrapping_add(0x9e37_79b9_7f4a_7c15));
         let index = (start.wrapping_add(u64::from(object))) % u64::from(pg_count);
         PgId { pool, index: index as u32 }
     }
@@ -130,8 +204,8 @@ impl PgId {
     /// # Panics
     /// If `modulus` is 0.
     #[must_use]
-    pub fn holds(self, modulus: u32, family: VolumeId, object: u32) -> bool {
-        PgId::of_object(self.pool, modulus, family, object) == self
+    pub fn holds(self, modulus: u32, layer: impl Into<LayerId>, object: u32) -> bool {
+        PgId::of_object(self.pool, modulus, layer, object) == self
     }
 
     /// The group that takes half of this one's objects when its modulus grows from `modulus` to twice that: who has a
@@ -172,20 +246,20 @@ impl<'de> Deserialize<'de> for PgId {
     }
 }
 
-/// An object as a store knows it: which group it belongs to, and which 4 MiB piece of which volume it is.
+/// An object as a store knows it: which group it belongs to, and which 4 MiB piece of which layer it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
     /// The group that orders its writes.
     pub pg: PgId,
-    /// The volume it is a piece of.
-    pub volume: VolumeId,
+    /// The layer it is a piece of.
+    pub layer: LayerId,
     /// Offset in the volume divided by 4 MiB.
     pub object: u32,
 }
 
 impl fmt::Display for ObjectKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} object {} (pg {})", self.volume, self.object, self.pg)
+        write!(formatter, "{} object {} (pg {})", self.layer, self.object, self.pg)
     }
 }
 

@@ -15,6 +15,7 @@ mod fingerprint;
 pub mod geometry;
 pub mod hash;
 pub mod ids;
+mod layers;
 pub mod log_entry;
 pub mod map;
 pub mod network;
@@ -32,9 +33,10 @@ pub use checksum::{ZERO_BLOCK_CRC32C, crc32c, keyed_hash};
 pub use fingerprint::{Fingerprint, Fingerprints};
 pub use geometry::{BLOCK_BYTES, OBJECT_BLOCKS, OBJECT_BYTES, SECTOR_BYTES};
 pub use ids::{
-    ClientId, ClusterId, CutId, Epoch, Generation, History, LinkId, NodeId, ObjectKey, OsdId, OsdUuid, PgId,
-    PoolId, Sequence, VolumeId,
+    ClientId, ClusterId, CutId, Epoch, Generation, History, LayerId, LinkId, NodeId, ObjectKey, OsdId,
+    OsdUuid, PgId, PoolId, Sequence, VolumeId,
 };
+pub use layers::LayerSpan;
 pub use log_entry::LogEntry;
 pub use network::Network;
 pub use recovery::RecoveryShare;

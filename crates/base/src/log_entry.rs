@@ -1,6 +1,6 @@
 //! What a placement group's log says of one write.
 
-use crate::{Epoch, ObjectKey, Sequence, VolumeId};
+use crate::{Epoch, LayerId, ObjectKey, Sequence};
 
 /// Bit of an origin, with [`REPAIR`]: it brought what all members in sync had there, once more.
 pub const MEND: u64 = 1 << 61;
@@ -22,8 +22,8 @@ pub struct LogEntry {
     pub epoch: Epoch,
     /// Its place in the group's order.
     pub sequence: Sequence,
-    /// The volume.
-    pub volume: VolumeId,
+    /// The layer.
+    pub layer: LayerId,
     /// The 4 MiB piece of it.
     pub object: u32,
     /// The first block it changed.
@@ -69,12 +69,12 @@ impl LogEntry {
     /// Whether it changed a block of an object. In which group that was is told elsewhere.
     #[must_use]
     pub fn is_about(&self, key: &ObjectKey, block: u16) -> bool {
-        (self.volume, self.object) == (key.volume, key.object) && self.covers(block)
+        (self.layer, self.object) == (key.layer, key.object) && self.covers(block)
     }
 
     /// Whether it is of the write that a client calls `name`, or of a repair of it.
     #[must_use]
     pub fn is_of(&self, key: &ObjectKey, name: u64) -> bool {
-        name_of(self.origin) == name && (self.volume, self.object) == (key.volume, key.object)
+        name_of(self.origin) == name && (self.layer, self.object) == (key.layer, key.object)
     }
 }

@@ -6,7 +6,7 @@ pub use crate::topology::{
 
 use crate::access::{Access, Encryption, Principal, PublicKey};
 use crate::ids::{
-    ClusterId, CutId, Epoch, Generation, History, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId,
+    ClusterId, CutId, Epoch, Generation, History, LayerId, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId,
 };
 use crate::recovery::RecoveryShare;
 use serde::{Deserialize, Serialize};
@@ -38,6 +38,9 @@ pub struct OsdInfo {
     /// Where it listens while it is up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<SocketAddr>,
+    /// The program that runs it knows layers of volumes.
+    #[serde(default)]
+    pub knows_layers: bool,
     /// Counts its starts, so that a restart is noticed even when the address stays.
     #[serde(default)]
     pub incarnation: u64,
@@ -109,6 +112,9 @@ pub struct VolumeInfo {
     pub pool: PoolId,
     /// Its size in bytes.
     pub bytes: u64,
+    /// The number of the layer that it writes to: one more with each snapshot.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub head: u32,
     /// The generation of its newest exclusive attach, or of its being put into the trash since; older ones are fenced.
     #[serde(default)]
     pub generation: Generation,
@@ -119,17 +125,35 @@ pub struct VolumeInfo {
     /// that was made smaller once more has the newer number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<CutId>,
+    /// Snapshots of it were removed, and what only they held may not be deleted yet. Of a volume that lost more since it is the
+    /// newer number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prune: Option<CutId>,
     /// It lies in the trash: its name is free, nobody attaches it, and all that it holds is kept until it is purged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trashed: Option<Trashed>,
 }
 
 impl VolumeInfo {
+    /// The layer that it writes to, where it is the volume of that id.
+    #[must_use]
+    pub fn head_layer(&self, id: VolumeId) -> LayerId {
+        id.layer(self.head)
+    }
+
     /// Whether people see it under its name: it was neither removed nor does it lie in the trash.
     #[must_use]
     pub fn is_listed(&self) -> bool {
         !self.removed && self.trashed.is_none()
     }
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// A volume's time in the trash.
@@ -144,6 +168,27 @@ pub struct Trashed {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_unix_seconds: Option<u64>,
 }
+
+/// A snapshot: what a volume held when it was made. It is known by the number of the layer that was the volume's newest until
+/// then.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotInfo {
+    /// Its name, unique among those of its volume.
+    pub name: String,
+    /// How large the volume was, in bytes.
+    pub bytes: u64,
+    /// When it was made, in seconds since 1970, by the clock of whoever made it: for people.
+    pub at_unix_seconds: u64,
+    /// It is not removed before it is unprotected.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub protected: bool,
+}
+
+/// One time that clients of volumes are to stand still: they begin no change and end those under way, so that snapshots can be
+/// made. Drawn at random.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Stillness(pub u64);
 
 /// A pool that was removed, for as long as an OSD may hold something of it: its tombstone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -176,6 +221,12 @@ pub struct ClusterMap {
     pub targets: BTreeMap<PgId, Vec<OsdId>>,
     /// Its volumes, removed ones included until their objects are gone.
     pub volumes: BTreeMap<VolumeId, VolumeInfo>,
+    /// Their snapshots, by the numbers of their layers. A volume without any has no entry.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub snapshots: BTreeMap<VolumeId, BTreeMap<u32, SnapshotInfo>>,
+    /// The volumes whose clients are to stand still.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub still: BTreeMap<VolumeId, Stillness>,
     /// Pools that were removed, until every OSD that may hold something of them has said that it does not. OSDs and the
     /// manager go by them; clients are not told.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -207,11 +258,12 @@ impl ClusterMap {
 
     /// The group of an object now: the one that was split off from another, if it was. `None` without the pool.
     #[must_use]
-    pub fn pg_of(&self, pool: PoolId, family: VolumeId, object: u32) -> Option<PgId> {
+    pub fn pg_of(&self, pool: PoolId, layer: impl Into<LayerId>, object: u32) -> Option<PgId> {
+        let layer = layer.into();
         let info = self.pools.get(&pool)?;
-        let pg = PgId::of_object(pool, info.pg_numbers(), family, object);
+        let pg = PgId::of_object(pool, info.pg_numbers(), layer, object);
         let is_there = self.pgs.contains_key(&pg);
-        Some(if is_there { pg } else { PgId::of_object(pool, info.pg_count, family, object) })
+        Some(if is_there { pg } else { PgId::of_object(pool, info.pg_count, layer, object) })
     }
 
     /// The groups of a pool, in order.
@@ -244,6 +296,21 @@ impl ClusterMap {
     pub fn volume_named(&self, name: &str) -> Option<(VolumeId, &VolumeInfo)> {
         let mut listed = self.volumes.iter().filter(|(_, volume)| volume.is_listed());
         listed.find(|(_, volume)| volume.name == name).map(|(id, volume)| (*id, volume))
+    }
+
+    /// The snapshots of a volume, the oldest first.
+    pub fn snapshots_of(
+        &self,
+        volume: VolumeId,
+    ) -> impl DoubleEndedIterator<Item = (LayerId, &SnapshotInfo)> {
+        let snapshots = self.snapshots.get(&volume).into_iter().flatten();
+        snapshots.map(move |(number, info)| (volume.layer(*number), info))
+    }
+
+    /// The snapshot that a layer was frozen for.
+    #[must_use]
+    pub fn snapshot(&self, layer: LayerId) -> Option<&SnapshotInfo> {
+        self.snapshots.get(&layer.volume())?.get(&layer.number())
     }
 
     /// The volumes in the trash.

@@ -3,6 +3,7 @@
 mod lines;
 mod piece;
 mod renewal;
+mod stillness;
 mod waiting;
 
 pub use waiting::Notice;
@@ -13,8 +14,8 @@ use base::geometry::blocks_touched;
 use base::hash::{Map, mix};
 use base::map::ClusterMap;
 use base::{
-    BLOCK_BYTES, Buffer, ClientId, ClusterId, Epoch, Generation, Instant, LinkId, Network, OBJECT_BLOCKS,
-    OBJECT_BYTES, ObjectKey, OsdId, PgId, PoolId, Sequence, VolumeId, crc32c,
+    BLOCK_BYTES, Buffer, ClientId, ClusterId, Epoch, Generation, Instant, LayerId, LinkId, Network,
+    OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey, OsdId, PgId, PoolId, Sequence, VolumeId, crc32c,
 };
 use lines::Lines;
 use piece::{Piece, PieceKind, PieceState};
@@ -23,6 +24,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use stillness::Still;
 use waiting::{Stalls, Trouble};
 use wire::{
     BLOCKS_PER_MESSAGE_MAX, Hello, Kind, Message, PAYLOAD_BYTES_MAX, Reply, Request, Role, Status, VERSIONS,
@@ -86,10 +88,21 @@ pub struct Completion {
     pub outcome: Outcome,
 }
 
-/// A volume, as far as requests are concerned.
+/// Whether a snapshot is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Snapshot {
+    There,
+    Removed,
+}
+
+/// A volume or a snapshot, as far as requests are concerned.
 #[derive(Debug)]
 struct Volume {
     id: VolumeId,
+    /// The layer that is asked for: the newest one, or a snapshot's.
+    layer: LayerId,
+    /// It is a snapshot, which the newest map shows, or does not any more.
+    snapshot: Option<Snapshot>,
     name: String,
     pool: PoolId,
     bytes: u64,
@@ -97,6 +110,7 @@ struct Volume {
     holding: Holding,
     /// It is being attached anew, under a newer generation.
     is_renewing: bool,
+    still: Still,
     stalls: Stalls,
 }
 
@@ -117,6 +131,8 @@ struct Operation {
     buffer: Option<Buffer>,
     pieces_left: u32,
     failure: Option<ClientError>,
+    /// It changes what the volume holds.
+    is_change: bool,
     /// Whoever asked for it is gone.
     is_abandoned: bool,
     /// For allocation queries: a bit a block, from `first_block` of the volume.
@@ -224,12 +240,39 @@ impl Client {
         assert!(self.map.pools.contains_key(&info.pool), "a volume's pool is in the map");
         self.volumes.push(Volume {
             id,
+            layer: info.head_layer(id),
+            snapshot: None,
             name: info.name.clone(),
             pool: info.pool,
             bytes: info.bytes,
             generation,
             holding,
             is_renewing: false,
+            still: Still::new(self.map.still.get(&id).copied()),
+            stalls: Stalls::default(),
+        });
+        VolumeHandle(self.volumes.len() as u32 - 1)
+    }
+
+    /// Adds a snapshot, which needs not be attached: it is read, and not written to.
+    ///
+    /// # Panics
+    /// If the map does not know the snapshot, its volume, or that one's pool.
+    pub fn add_snapshot(&mut self, layer: LayerId) -> VolumeHandle {
+        let snapshot = self.map.snapshot(layer).expect("a snapshot that is read is in the map");
+        let info = self.map.volumes.get(&layer.volume()).expect("and so is its volume");
+        assert!(self.map.pools.contains_key(&info.pool), "a volume's pool is in the map");
+        self.volumes.push(Volume {
+            id: layer.volume(),
+            layer,
+            snapshot: Some(Snapshot::There),
+            name: format!("{}@{}", info.name, snapshot.name),
+            pool: info.pool,
+            bytes: snapshot.bytes,
+            generation: Generation(0),
+            holding: Holding::Shared,
+            is_renewing: false,
+            still: Still::default(),
             stalls: Stalls::default(),
         });
         VolumeHandle(self.volumes.len() as u32 - 1)
@@ -244,7 +287,8 @@ impl Client {
     /// Operations that have not ended.
     #[must_use]
     pub fn operations_in_flight(&self) -> usize {
-        self.operations.len() - self.operations_free.len()
+        let put_off: usize = self.volumes.iter().map(|volume| volume.still.put_off_count()).sum();
+        self.operations.len() - self.operations_free.len() + put_off
     }
 
     /// Whether nothing that was ever asked for can still take effect: every operation has ended, with an answer.
@@ -324,6 +368,7 @@ impl Client {
         for index in misplaced {
             self.dispatch(now, index, io);
         }
+        self.go_on(now, io);
     }
 
     /// What changes say of groups that they still belong to was reached before those are split, if it was in epochs that the map
@@ -370,8 +415,12 @@ impl Client {
     fn take_map(&mut self, map: Arc<ClusterMap>) {
         self.routes.update(&map);
         for volume in &mut self.volumes {
-            if let Some(info) = map.volumes.get(&volume.id) {
-                volume.bytes = info.bytes;
+            if volume.snapshot.is_some() {
+                let is_there = map.snapshot(volume.layer).is_some();
+                volume.snapshot = Some(if is_there { Snapshot::There } else { Snapshot::Removed });
+            } else if let Some(info) = map.volumes.get(&volume.id) {
+                (volume.bytes, volume.layer) = (info.bytes, info.head_layer(volume.id));
+                volume.still.asked = map.still.get(&volume.id).copied();
             }
         }
         self.map = map;
@@ -456,9 +505,18 @@ impl Client {
         io: &mut impl Network,
     ) {
         let Submission { volume, token, offset, length } = what;
-        if let Some(error) = self.volumes[volume.0 as usize].out_of_range(offset, length) {
+        let info = &self.volumes[volume.0 as usize];
+        let refused = match info.snapshot {
+            Some(_) if kind.is_change() => Some(ClientError::IsSnapshot { volume: info.name.clone() }),
+            _ => info.out_of_range(offset, length),
+        };
+        if let Some(error) = refused {
             self.completions.push_back(Completion { token, buffer, outcome: Outcome::Failed(error) });
             return;
+        }
+        let still = &mut self.volumes[volume.0 as usize].still;
+        if kind.is_change() && still.asked.is_some() {
+            return still.put_off(kind, what, buffer);
         }
         let allocated = (kind == PieceKind::Allocated).then(|| {
             let (first_block, blocks) = blocks_touched(offset, length);
@@ -474,6 +532,7 @@ impl Client {
             buffer,
             pieces_left: 1,
             failure: None,
+            is_change: kind.is_change(),
             is_abandoned: false,
             allocated,
         };
@@ -501,8 +560,8 @@ impl Client {
         let info = &self.volumes[volume.0 as usize];
         let object = (at / OBJECT_BYTES) as u32;
         // Until the map shows the pool it is of no group.
-        let pg = self.routes.group_of(info.pool, info.id, object).unwrap_or_default();
-        let key = ObjectKey { pg, volume: info.id, object };
+        let pg = self.routes.group_of(info.pool, info.layer, object).unwrap_or_default();
+        let key = ObjectKey { pg, layer: info.layer, object };
         let index = self.pieces_free.pop().unwrap_or(self.pieces.len() as u32);
         self.pieces_made += 1;
         let serial = self.pieces.get(index as usize).map_or(1, |piece| piece.serial.wrapping_add(1));
@@ -543,7 +602,7 @@ impl Client {
     fn group_of(&self, piece: &Piece) -> Option<PgId> {
         let operation = self.operations[piece.operation as usize].as_ref()?;
         let pool = self.volumes[operation.volume.0 as usize].pool;
-        self.routes.group_of(pool, piece.key.volume, piece.key.object)
+        self.routes.group_of(pool, piece.key.layer, piece.key.object)
     }
 
     /// What a piece fails with that lies beyond the end of its volume by the newest map: this was made smaller since it was
@@ -551,6 +610,22 @@ impl Client {
     fn beyond_end(&self, index: u32) -> Option<ClientError> {
         let piece = &self.pieces[index as usize];
         self.volume_of(index).out_of_range(piece.volume_offset(), piece.length.into())
+    }
+
+    /// What a piece fails with whose snapshot was removed.
+    fn is_gone(&self, index: u32) -> Option<ClientError> {
+        let volume = self.volume_of(index);
+        let is_gone = volume.snapshot == Some(Snapshot::Removed);
+        is_gone.then(|| ClientError::NoSuchVolume { volume: volume.name.clone() })
+    }
+
+    /// A piece that was not sent, or of which nothing can have been done, is of the newest layer.
+    fn go_to_newest_layer(&mut self, index: u32) {
+        let layer = self.volume_of(index).layer;
+        let piece = &mut self.pieces[index as usize];
+        if piece.since.is_none() || !piece.is_change() {
+            piece.key.layer = layer;
+        }
     }
 
     /// Sends a piece to where it belongs, or arranges that it is sent later.
@@ -561,6 +636,10 @@ impl Client {
             self.has_loose_ends |= piece.is_change() && piece.since.is_some();
             return self.drop_piece(index, Some(error));
         }
+        if let Some(error) = self.is_gone(index) {
+            return self.drop_piece(index, Some(error));
+        }
+        self.go_to_newest_layer(index);
         if self.is_held_back(index) {
             return self.hold_back(index);
         }
@@ -641,6 +720,7 @@ impl Client {
             since: piece.since.map(|reached| reached.newest),
             // What arrives is verified here.
             unverified: piece.kind == PieceKind::Read && piece.damaged == 0,
+            of_snapshot: volume.snapshot.is_some(),
         };
         let is_first = piece.is_change() && piece.since.is_none();
         // A change that is to be repeated where others write too has to say since when. Of most groups that is known from
@@ -703,7 +783,11 @@ impl Client {
             }
             // Of the end of the volume the OSD may know something newer, or older: the newest map here is asked before it is
             // sent again.
-            Status::NotPrimary | Status::NotActive | Status::StaleEpoch | Status::BeyondEnd => {
+            Status::NotPrimary
+            | Status::NotActive
+            | Status::StaleEpoch
+            | Status::BeyondEnd
+            | Status::Frozen => {
                 return self.retry_later(now, index, Trouble::NotServed(osd, status));
             }
             Status::CorruptPayload => return self.corrupt_in_transit(now, index, osd, io),

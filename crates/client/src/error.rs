@@ -54,6 +54,12 @@ pub enum ClientError {
         /// The volume's name.
         volume: String,
     },
+    /// It is a snapshot, which does not change.
+    #[error("{volume:?} is a snapshot and is not written to; clone it, or write to the volume itself")]
+    IsSnapshot {
+        /// The names of the volume and the snapshot.
+        volume: String,
+    },
     /// It is gone.
     #[error("volume {volume:?} was removed")]
     NoSuchVolume {

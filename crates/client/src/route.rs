@@ -2,7 +2,7 @@
 
 use base::hash::Map;
 use base::map::ClusterMap;
-use base::{Epoch, OsdId, PgId, PoolId, Sequence, VolumeId};
+use base::{Epoch, LayerId, OsdId, PgId, PoolId, Sequence};
 
 /// What a group has reached for good, as far as it said so ([`wire::Outcome::reached`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,11 +73,11 @@ impl Routes {
 
     /// The group of an object of a volume, by the newest map: the one that was split off from another, if it was. `None`
     /// without the pool.
-    pub(crate) fn group_of(&self, pool: PoolId, family: VolumeId, object: u32) -> Option<PgId> {
+    pub(crate) fn group_of(&self, pool: PoolId, layer: LayerId, object: u32) -> Option<PgId> {
         let routes = self.pools.get(&pool)?;
-        let pg = PgId::of_object(pool, routes.groups.len() as u32, family, object);
+        let pg = PgId::of_object(pool, routes.groups.len() as u32, layer, object);
         let is_there = routes.groups[pg.index as usize].is_some();
-        Some(if is_there { pg } else { PgId::of_object(pool, routes.pg_count, family, object) })
+        Some(if is_there { pg } else { PgId::of_object(pool, routes.pg_count, layer, object) })
     }
 
     pub(crate) fn get(&self, pg: PgId) -> Option<Route> {
@@ -149,9 +149,9 @@ mod tests {
         assert_eq!(seen(&routes), (2, 5, 40));
         let nobodys = PgId { index: 1, ..pg };
         assert!(!routes.told_epoch(nobodys, Epoch(9)) && routes.get(nobodys).is_none());
-        assert_eq!(routes.group_of(PoolId(1), VolumeId(5), 0), Some(pg));
+        assert_eq!(routes.group_of(PoolId(1), LayerId(5), 0), Some(pg));
         routes.update(&ClusterMap::default());
-        assert!(routes.get(pg).is_none() && routes.group_of(PoolId(1), VolumeId(5), 0).is_none());
+        assert!(routes.get(pg).is_none() && routes.group_of(PoolId(1), LayerId(5), 0).is_none());
     }
 
     #[test]

@@ -5,8 +5,10 @@ use super::osds::{OsdRecord, OsdUp};
 use super::vantage::Vantage;
 use super::{ClusterError, decode_if_any};
 use base::access::Principal;
-use base::map::{ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo, RemovedPool, VolumeInfo};
-use base::{ClusterId, Encryption, NodeId, OsdId, PgId, PoolId, RecoveryShare, VolumeId};
+use base::map::{
+    ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo, RemovedPool, SnapshotInfo, Stillness, VolumeInfo,
+};
+use base::{ClusterId, Encryption, LayerId, NodeId, OsdId, PgId, PoolId, RecoveryShare, VolumeId};
 use registry::{Range, Registry, RegistryError, Revision, Value, Watch};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -32,6 +34,8 @@ pub(super) struct MapParts {
     pgs: BTreeMap<PgId, PgConfig>,
     targets: BTreeMap<PgId, Vec<OsdId>>,
     volumes: BTreeMap<VolumeId, VolumeInfo>,
+    snapshots: BTreeMap<VolumeId, BTreeMap<u32, SnapshotInfo>>,
+    still: BTreeMap<VolumeId, Stillness>,
     removed_pools: BTreeMap<PoolId, RemovedPool>,
     principals: BTreeMap<String, Principal>,
     encryption: Encryption,
@@ -63,6 +67,8 @@ impl MapParts {
             Some(MapKey::Pg(id)) => put_or_remove(&mut self.pgs, id, decode_if_any(key, value)?),
             Some(MapKey::Target(id)) => put_or_remove(&mut self.targets, id, decode_if_any(key, value)?),
             Some(MapKey::Volume(id)) => put_or_remove(&mut self.volumes, id, decode_if_any(key, value)?),
+            Some(MapKey::Snapshot(layer)) => self.set_snapshot(layer, decode_if_any(key, value)?),
+            Some(MapKey::Still(id)) => put_or_remove(&mut self.still, id, decode_if_any(key, value)?),
             Some(MapKey::RemovedPool(id)) => {
                 put_or_remove(&mut self.removed_pools, id, decode_if_any(key, value)?);
             }
@@ -79,6 +85,14 @@ impl MapParts {
         Ok(())
     }
 
+    fn set_snapshot(&mut self, layer: LayerId, value: Option<SnapshotInfo>) {
+        let snapshots = self.snapshots.entry(layer.volume()).or_default();
+        put_or_remove(snapshots, layer.number(), value);
+        if snapshots.is_empty() {
+            self.snapshots.remove(&layer.volume());
+        }
+    }
+
     /// The map, if there is a cluster, with OSDs where they are reached from here. Placement groups and volumes without a
     /// pool are left out: their pool is being made or removed.
     pub(super) fn to_map(&self) -> Option<ClusterMap> {
@@ -90,6 +104,7 @@ impl MapParts {
                 node: record.node,
                 bytes: record.bytes,
                 address: self.up.get(&id).map(reached_at),
+                knows_layers: self.up.get(&id).is_some_and(|up| up.knows_layers),
                 incarnation: record.incarnation,
                 admission: record.admission,
                 device_class: record.device_class(),
@@ -109,6 +124,8 @@ impl MapParts {
             pgs: pgs.map(|(id, config)| (*id, config.clone())).collect(),
             targets: targets.map(|(id, target)| (*id, target.clone())).collect(),
             volumes: volumes.map(|(id, volume)| (*id, volume.clone())).collect(),
+            snapshots: self.snapshots.clone(),
+            still: self.still.clone(),
             removed_pools: self.removed_pools.clone(),
             principals: self.principals.clone(),
             encryption: self.encryption,

@@ -3,7 +3,7 @@
 use super::presence::MoveRecord;
 use base::map::{DeviceClass, FailureDomain};
 use base::units::ByteSize;
-use base::{ClusterId, Epoch, NodeId, OsdId, PgId, VolumeId};
+use base::{ClusterId, Epoch, LayerId, NodeId, OsdId, PgId, VolumeId};
 use registry::RegistryError;
 
 /// Why an operation on the cluster's state was refused. Unless it is the registry that failed, nothing
@@ -138,6 +138,85 @@ pub enum ClusterError {
         osd: OsdId,
         /// How many groups of how many, and one of them.
         what: String,
+    },
+    /// The volume has no such snapshot.
+    #[error(
+        "the volume {volume} has no snapshot {name}; `millpond volume snapshot ls {volume}` lists those it has"
+    )]
+    NoSuchSnapshot {
+        /// The volume.
+        volume: String,
+        /// The name.
+        name: String,
+    },
+    /// The name is taken.
+    #[error("the volume {volume} has a snapshot {name} already; choose another name")]
+    SnapshotExists {
+        /// The volume.
+        volume: String,
+        /// The name.
+        name: String,
+    },
+    /// It is not to be removed.
+    #[error(
+        "the snapshot {volume}@{name} is protected, so neither it nor its volume is removed; `millpond volume snapshot unprotect          {volume}@{name}` first"
+    )]
+    SnapshotProtected {
+        /// The volume.
+        volume: String,
+        /// The name.
+        name: String,
+    },
+    /// It had as many layers as a volume can have.
+    #[error(
+        "the volume {volume} has had {} snapshots, and there are no numbers for more; copy it to a new volume, which begins anew",
+        LayerId::NUMBER_MAX
+    )]
+    NoMoreSnapshots {
+        /// The volume.
+        volume: String,
+    },
+    /// An OSD of an older version.
+    #[error(
+        "no snapshot was made: {osd} runs a version that knows none; start its node with the version of this program first"
+    )]
+    KnowsNoLayers {
+        /// The OSD.
+        osd: OsdId,
+    },
+    /// A client of the volume does not come to a standstill.
+    #[error(
+        "no snapshot was made: {holder} has the volume {volume} attached and did not stand still within a second; it may have          operations that wait (`millpond status`), or be of a version that knows no snapshots. Try again, or detach it there"
+    )]
+    NotStill {
+        /// The volume.
+        volume: String,
+        /// Who has it.
+        holder: String,
+    },
+    /// Somebody may write to the volume who cannot be asked to stop.
+    #[error(
+        "no snapshot was made: {holder} had the volume {volume} attached, fell silent, and may write to it still; attach the          volume once, which makes sure of that"
+    )]
+    Unsettled {
+        /// The volume.
+        volume: String,
+        /// Who had it.
+        holder: String,
+    },
+    /// One volume was named twice.
+    #[error("the volume {volume} is named twice; name it once")]
+    NamedTwice {
+        /// The volume.
+        volume: String,
+    },
+    /// So many snapshots are not made at one moment.
+    #[error("snapshots of {count} volumes are too many for one moment: {max} are the most")]
+    TooManyAtOnce {
+        /// How many.
+        count: usize,
+        /// How many there may be.
+        max: usize,
     },
     /// No pool has that name.
     #[error("there is no pool {name}; `millpond pool ls` lists them, `millpond pool create {name}` makes it")]

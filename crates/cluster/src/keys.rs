@@ -1,6 +1,6 @@
 //! The names of the keys. Their layout is in the module's documentation.
 
-use base::{ClientId, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
+use base::{ClientId, LayerId, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 use registry::LeaseId;
 
 /// So all keys of a cluster begin. In an etcd, those of another one may stand beside them: one name may go on where another ends.
@@ -23,6 +23,7 @@ pub(super) const DRIVES: &str = "millpond/drive/";
 pub(super) const PGS: &str = "millpond/map/pg/";
 pub(super) const TARGETS: &str = "millpond/map/target/";
 pub(super) const VOLUMES: &str = "millpond/map/volume/";
+pub(super) const SNAPSHOTS: &str = "millpond/map/snapshot/";
 pub(super) const REMOVED_POOLS: &str = "millpond/map/removed-pool/";
 pub(super) const SCRUBS: &str = "millpond/scrub/";
 pub(super) const SCRUB_WISHES: &str = "millpond/scrub-wish/";
@@ -42,6 +43,8 @@ pub(super) enum MapKey<'a> {
     Pg(PgId),
     Target(PgId),
     Volume(VolumeId),
+    Snapshot(LayerId),
+    Still(VolumeId),
     RemovedPool(PoolId),
     Principal(&'a str),
     Encryption,
@@ -68,11 +71,20 @@ impl MapKey<'_> {
             "pg" => id.parse().ok().map(MapKey::Pg),
             "target" => id.parse().ok().map(MapKey::Target),
             "volume" => id.parse().ok().map(|id| MapKey::Volume(VolumeId(id))),
+            "snapshot" => parse_layer(id).map(MapKey::Snapshot),
+            "still" => id.parse().ok().map(|id| MapKey::Still(VolumeId(id))),
             "removed-pool" => id.parse().ok().map(|id| MapKey::RemovedPool(PoolId(id))),
             "principal" => Some(MapKey::Principal(id)),
             _ => None,
         }
     }
+}
+
+/// The layer of VOLUME/NUMBER.
+fn parse_layer(text: &str) -> Option<LayerId> {
+    let (volume, number) = text.split_once('/')?;
+    let (volume, number) = (VolumeId(volume.parse().ok()?), number.parse().ok()?);
+    (volume == volume.first_layer().volume() && number <= LayerId::NUMBER_MAX).then(|| volume.layer(number))
 }
 
 /// Declares the functions that name keys: of what, and in which form.
@@ -94,6 +106,13 @@ keys! {
     target(id: PgId) = "{TARGETS}{id}";
     targets_of(pool: PoolId) = "{TARGETS}{}.", pool.0;
     volume(id: VolumeId) = "{VOLUMES}{}", id.0;
+    snapshots_of(volume: VolumeId) = "{SNAPSHOTS}{}/", volume.0;
+    snapshot(layer: LayerId) = "{SNAPSHOTS}{}/{}", layer.volume().0, layer.number();
+    snapshot_names_of(volume: VolumeId) = "millpond/snapshot-name/{}/", volume.0;
+    snapshot_name(volume: VolumeId, name: &str) = "millpond/snapshot-name/{}/{name}", volume.0;
+    still(volume: VolumeId) = "{MAP}still/{}", volume.0;
+    stands_still_of(volume: VolumeId) = "millpond/stands-still/{}/", volume.0;
+    stands_still(volume: VolumeId, client: ClientId) = "millpond/stands-still/{}/{:016x}", volume.0, client.0;
     removed_pool(id: PoolId) = "{REMOVED_POOLS}{}", id.0;
     principal(name: &str) = "{PRINCIPALS}{name}";
     uuid(uuid: OsdUuid) = "millpond/uuid/{uuid}";
@@ -130,10 +149,23 @@ mod tests {
         assert_eq!(MapKey::parse(&target(pg)), Some(MapKey::Target(pg)));
         assert!(target(pg).starts_with(&targets_of(PoolId(3))));
         assert_eq!(MapKey::parse(&volume(VolumeId(3))), Some(MapKey::Volume(VolumeId(3))));
+        let layer = VolumeId(3).layer(7);
+        assert_eq!(MapKey::parse(&snapshot(layer)), Some(MapKey::Snapshot(layer)));
+        assert!(snapshot(layer).starts_with(&snapshots_of(VolumeId(3))));
+        assert_eq!(MapKey::parse(&still(VolumeId(3))), Some(MapKey::Still(VolumeId(3))));
         assert_eq!(MapKey::parse(&removed_pool(PoolId(3))), Some(MapKey::RemovedPool(PoolId(3))));
         assert!(self::pg(pg).starts_with(&pgs_of(PoolId(3))));
         assert_eq!(MapKey::parse(&principal("backup")), Some(MapKey::Principal("backup")));
-        for other in ["millpond/map/", "millpond/map/osd/x", "millpond/map/moon/1", "millpond/drive/1"] {
+        // A layer that no volume has.
+        let beyond = format!("{SNAPSHOTS}3/{}", LayerId::NUMBER_MAX + 1);
+        for other in [
+            &beyond,
+            "millpond/map/snapshot/3",
+            "millpond/map/",
+            "millpond/map/osd/x",
+            "millpond/map/moon/1",
+            "millpond/drive/1",
+        ] {
             assert_eq!(MapKey::parse(other), None, "{other}");
         }
     }

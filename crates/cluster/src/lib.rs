@@ -16,6 +16,8 @@
 //! | `millpond/map/encryption`        | [`Encryption`](base::Encryption): whether connections are encrypted | for ever |
 //! | `millpond/map/recovery-share`    | [`RecoveryShare`](base::RecoveryShare): how much of what OSDs do may be recovery | for ever |
 //! | `millpond/map/volume/ID`         | [`VolumeInfo`](base::map::VolumeInfo) | with its pool |
+//! | `millpond/map/snapshot/VOLUME/NUMBER` | [`SnapshotInfo`](base::map::SnapshotInfo): of the layer of that number | until the snapshot is removed |
+//! | `millpond/map/still/VOLUME`      | [`Stillness`](base::map::Stillness): its clients are to stand still | as long as the lease of whoever makes snapshots, or until they are made |
 //! | `millpond/map/removed-pool/ID`   | [`RemovedPool`](base::map::RemovedPool): the tombstone of a pool | until every OSD it names holds nothing of it |
 //! | `millpond/next/{node,osd,pool,volume,cut}` | the next id, so that none is used twice | for ever |
 //! | `millpond/uuid/UUID`             | the id of the OSD formatted so | with the OSD |
@@ -24,6 +26,8 @@
 //! | `millpond/osds-removed`          | how many OSDs were removed | for ever |
 //! | `millpond/pool-name/NAME`        | the id of the pool | with the pool |
 //! | `millpond/volume-name/NAME`      | the id of the volume | until the volume is renamed, put into the trash, or removed |
+//! | `millpond/snapshot-name/VOLUME/NAME` | the number of the layer | until the snapshot is renamed or removed |
+//! | `millpond/stands-still/VOLUME/CLIENT` | [`Stillness`](base::map::Stillness): for that time the client stands still | as long as the client's lease |
 //! | `millpond/metadata/VOLUME/KEY`    | what somebody noted beside the volume: text | until the volume is removed |
 //! | `millpond/attached/VOLUME/CLIENT` | [`AttachRecord`] | as long as the client's lease |
 //! | `millpond/holder/VOLUME/CLIENT`  | [`AttachRecord`] | until the client detached with nothing under way, or was fenced |
@@ -71,6 +75,7 @@ mod question;
 mod replacement;
 mod scrubs;
 mod settings;
+mod snapshots;
 mod splits;
 mod targets;
 #[cfg(any(test, feature = "testing"))]
@@ -92,11 +97,12 @@ pub use pools::check_pg;
 pub use presence::{MoveRecord, Presence};
 pub use question::{
     Attach, Attachments, Detach, Drives, Fenced, Grant, HttpServers, Identify, KeepAlive, Manager, Question,
-    Resume, Revoke,
+    Resume, Revoke, StandsStill,
 };
 pub use replacement::{Replacement, SlotOsd};
 pub use scrubs::{ScrubRecord, ScrubResult, ScrubState, ScrubWish, ScrubWishes};
 pub use settings::Settings;
+pub use snapshots::{Standstill, VOLUMES_AT_ONCE_MAX, WantedSnapshot};
 pub use targets::TargetChange;
 pub use vantage::{Vantage, all_places};
 

@@ -43,6 +43,9 @@ impl OsdRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OsdUp {
     pub(super) address: SocketAddr,
+    /// Its program knows layers of volumes. Those of before snapshots do not say so.
+    #[serde(default)]
+    pub(super) knows_layers: bool,
 }
 
 impl Cluster {
@@ -171,7 +174,8 @@ impl Cluster {
             }
             record.incarnation += 1;
             record.is_new = false;
-            let up = Operation::put_leased(keys::up(id), encode(&OsdUp { address }), lease);
+            let up =
+                Operation::put_leased(keys::up(id), encode(&OsdUp { address, knows_layers: true }), lease);
             if self.commit(read.replaced_by(&record).then(up)).await? {
                 return Ok(record.incarnation);
             }

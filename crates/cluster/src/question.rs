@@ -1,7 +1,7 @@
 //! What a client asks of a cluster. It asks a [`Clerk`], its own or that of a node: who may ask what is decided there.
 
 use super::{AttachRecord, Attachment, Clerk, HttpRecord, ManagerRecord, Read, Result, keys};
-use base::map::VolumeInfo;
+use base::map::{Stillness, VolumeInfo};
 use base::{ClientId, ClusterId, Generation, OsdId, PublicKey, VolumeId};
 use registry::LeaseId;
 use serde::de::DeserializeOwned;
@@ -113,6 +113,17 @@ questions! {
     "fenced" -> (), const COST: u32 = 10; |clerk| {
         let bearer = clerk.bearer().await?;
         clerk.cluster.fenced_by(bearer.as_ref(), &Fenced { volume, client, generation }).await
+    }
+
+    /// That a client which has a volume attached stands still, as the map asks it to.
+    StandsStill { volume: VolumeId, client: ClientId, number: Stillness, lease: LeaseId }
+    "stands-still" -> (), const IS_SIGN_OF_LIFE: bool = true; |clerk| {
+        clerk.check_lease(lease).await?;
+        if let Some(bearer) = clerk.bearer().await? {
+            let read: Read<AttachRecord> = clerk.cluster.read(&keys::attached(volume, client)).await?;
+            bearer.check_own(&read.value)?;
+        }
+        clerk.cluster.stands_still(volume, client, number, lease).await
     }
 
     /// [`Cluster::attachments`](super::Cluster::attachments), without what one must know to speak as another.

@@ -84,18 +84,19 @@ impl Cluster {
         Err(ClusterError::Contended { what: format!("the volume {name}") })
     }
 
-    /// Notes that nothing is left of a volume beyond its end since that cut, so that it may grow. Says whether it waited for
-    /// that: it may have been made smaller once more, or removed.
+    /// Notes that nothing is left of a volume beyond its end since that cut, so that it may grow; or nothing that nobody sees. Says
+    /// whether it waited for that: it may have been made smaller once more, or have lost another snapshot, or be removed.
     ///
     /// # Errors
     /// Those of the registry, or an entry that cannot be read.
     pub async fn cut_is_done(&self, volume: VolumeId, cut: CutId) -> Result<bool> {
         for _ in 0..ATTEMPTS_MAX {
             let read: Read<VolumeInfo> = self.read(&keys::volume(volume)).await?;
-            let Some(info) = read.value.clone().filter(|info| info.cut == Some(cut)) else {
-                return Ok(false);
-            };
-            if self.commit(read.replaced_by(&VolumeInfo { cut: None, ..info })).await? {
+            let waits = |info: &VolumeInfo| [info.cut, info.prune].contains(&Some(cut));
+            let Some(info) = read.value.clone().filter(waits) else { return Ok(false) };
+            let left = |of: Option<CutId>| of.filter(|of| *of != cut);
+            let (cut, prune) = (left(info.cut), left(info.prune));
+            if self.commit(read.replaced_by(&VolumeInfo { cut, prune, ..info })).await? {
                 return Ok(true);
             }
         }
@@ -135,6 +136,7 @@ impl Cluster {
         for _ in 0..ATTEMPTS_MAX {
             let (id, read, info) = self.find_volume(name).await?;
             let guard = self.unattached(id, name).await?;
+            self.check_unprotected(id, name).await?;
             let generation = Generation(info.generation.0 + 1);
             let txn = read
                 .replaced_by(&VolumeInfo { generation, trashed: Some(trashed), ..info })
@@ -220,6 +222,7 @@ impl Cluster {
         for _ in 0..ATTEMPTS_MAX {
             let (id, read, info) = self.find_volume(name).await?;
             let guard = self.unattached(id, name).await?;
+            self.check_unprotected(id, name).await?;
             let txn = read
                 .replaced_by(&gone(info))
                 .when(guard.unchanged())
@@ -266,7 +269,9 @@ impl Cluster {
     /// that says. What is too much for one transaction goes behind it.
     async fn commit_with_all_beside(&self, txn: Txn, id: VolumeId) -> Result<bool> {
         let mut left = self.registry.range(&keys::holders_of(id)).await?.entries;
-        left.extend(self.registry.range(&keys::metadata_of(id)).await?.entries);
+        for prefix in [keys::metadata_of(id), keys::snapshots_of(id), keys::snapshot_names_of(id)] {
+            left.extend(self.registry.range(&prefix).await?.entries);
+        }
         let mut deletions = left.into_iter().map(|entry| Operation::delete(entry.key));
         let txn = deletions.by_ref().take(DELETIONS_AT_ONCE).fold(txn, Txn::then);
         let is_done = self.commit(txn).await?;
@@ -279,7 +284,7 @@ impl Cluster {
 
 /// One that is removed for good. What lay beyond its end goes with the rest.
 fn gone(info: VolumeInfo) -> VolumeInfo {
-    VolumeInfo { removed: true, cut: None, trashed: None, ..info }
+    VolumeInfo { removed: true, cut: None, prune: None, trashed: None, ..info }
 }
 
 fn check_bytes(name: &str, bytes: u64) -> Result<()> {

@@ -264,7 +264,7 @@ impl Manager {
 
 /// Whether a volume was made smaller, and what lay beyond its end may be there still.
 fn has_cuts(map: &ClusterMap) -> bool {
-    map.volumes.values().any(|info| info.cut.is_some())
+    map.volumes.values().any(|info| info.cut.is_some() || info.prune.is_some())
 }
 
 enum Decided {

@@ -810,12 +810,13 @@ fn ranges_of(lost: &[LostBlock]) -> Vec<LostRange> {
     let mut ranges: Vec<LostRange> = Vec::new();
     for block in lost {
         let offset = u64::from(block.object) * OBJECT_BYTES + u64::from(block.block) * BLOCK_BYTES as u64;
-        let is_behind =
-            |last: &&mut LostRange| last.volume == block.volume && last.offset + last.length == offset;
+        let is_behind = |last: &&mut LostRange| {
+            last.volume == block.layer.volume() && last.offset + last.length == offset
+        };
         if let Some(last) = ranges.last_mut().filter(is_behind) {
             last.length += BLOCK_BYTES as u64;
         } else if ranges.len() < LOST_RANGES_MAX {
-            ranges.push(LostRange { volume: block.volume, offset, length: BLOCK_BYTES as u64 });
+            ranges.push(LostRange { volume: block.layer.volume(), offset, length: BLOCK_BYTES as u64 });
         } else {
             break;
         }

@@ -236,7 +236,7 @@ mod tests {
         fn zeroes(&mut self) {
             let request = Request {
                 request: 1,
-                key: ObjectKey { pg: PG, volume: VOLUME, object: 3 },
+                key: ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 },
                 offset: 0,
                 length: BLOCK_BYTES as u32,
                 epoch: self.map.pgs[&PG].epoch,
@@ -244,6 +244,7 @@ mod tests {
                 origin: 0,
                 since: None,
                 unverified: false,
+                of_snapshot: false,
             };
             self.hears(&request.encode(Kind::Zero));
             assert_eq!(self.osd.view().operations_in_flight(), 1, "the group serves");

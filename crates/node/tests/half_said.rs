@@ -38,7 +38,7 @@ fn write() -> Vec<u8> {
     const BLOCKS: usize = 64;
     let request = Request {
         request: 9,
-        key: ObjectKey { pg: PgId::default(), volume: VOLUME, object: 0 },
+        key: ObjectKey { pg: PgId::default(), layer: VOLUME.first_layer(), object: 0 },
         offset: 0,
         length: (BLOCKS * BLOCK_BYTES) as u32,
         epoch: Epoch(0),
@@ -46,6 +46,7 @@ fn write() -> Vec<u8> {
         origin: 5,
         since: None,
         unverified: false,
+        of_snapshot: false,
     };
     let block = [7; BLOCK_BYTES];
     let checksums = crc32c(&block).to_le_bytes().repeat(BLOCKS);

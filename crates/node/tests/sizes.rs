@@ -41,7 +41,7 @@ fn asked(pond: &Pond, offset: u64) -> Option<Status> {
     stream.write_all(&hello.encode()).unwrap();
     let request = Request {
         request: 9,
-        key: ObjectKey { pg, volume: VOLUME, object },
+        key: ObjectKey { pg, layer: VOLUME.first_layer(), object },
         offset: (offset % OBJECT_BYTES) as u32,
         length: BLOCK as u32,
         epoch: config.epoch,
@@ -49,6 +49,7 @@ fn asked(pond: &Pond, offset: u64) -> Option<Status> {
         origin: 0,
         since: None,
         unverified: false,
+        of_snapshot: false,
     };
     stream.write_all(&request.encode(Kind::Read)).unwrap();
     // A welcome, and the answer.

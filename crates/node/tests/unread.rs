@@ -36,7 +36,7 @@ fn connect(pond: &Pond, role: Role) -> TcpStream {
 fn takes_a_turn(client: &mut TcpStream, pg: PgId) {
     let request = Request {
         request: 9,
-        key: ObjectKey { pg, volume: VOLUME, object: 0 },
+        key: ObjectKey { pg, layer: VOLUME.first_layer(), object: 0 },
         offset: 0,
         length: BLOCK as u32,
         epoch: Epoch(0),
@@ -44,6 +44,7 @@ fn takes_a_turn(client: &mut TcpStream, pg: PgId) {
         origin: 0,
         since: None,
         unverified: false,
+        of_snapshot: false,
     };
     client.write_all(&request.encode(Kind::Read)).unwrap();
     let mut reply = [0; HEADER_BYTES];

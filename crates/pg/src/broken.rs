@@ -98,12 +98,30 @@ pub enum Sabotage {
     ForgetRights,
     /// Who is sent a client's fence answers without making sure of the other OSDs.
     FenceAlone,
+    /// What a volume with snapshots loses by a zeroing is not hidden: what lies beneath is seen again.
+    HideNothing,
+    /// When a snapshot is removed, what others see is deleted too.
+    PruneSeen,
+    /// Where a hole was that hid nothing, whatever is there by now is deleted.
+    PruneWritten,
+    /// When a snapshot is removed, nothing is deleted.
+    PruneNothing,
+    /// Who reads a snapshot sees what was written since.
+    ReadNewest,
+    /// Who does not know of the newest snapshot yet reads what was there before it.
+    ReadOlder,
 }
 
 #[cfg(feature = "broken")]
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Sabotage; 32] = [
+    pub const ALL: [Sabotage; 38] = [
+        Sabotage::PruneWritten,
+        Sabotage::ReadOlder,
+        Sabotage::HideNothing,
+        Sabotage::PruneSeen,
+        Sabotage::PruneNothing,
+        Sabotage::ReadNewest,
         Sabotage::BeginAtOne,
         Sabotage::OrderUnbounded,
         Sabotage::AcknowledgeEarly,

@@ -94,6 +94,8 @@ pub(crate) enum Task {
     FetchFrom(Fetch, OsdId),
     /// Blocks were compared, or shall not be any more.
     EndCheck { id: OperationId, group: u32 },
+    /// All that was to be read for an operation is there: it was holes.
+    WereHoles(OperationId),
     /// All members have the mark of the group's epoch, or a repair.
     RepairDone { group: u32 },
     /// The store would not take one.
@@ -283,6 +285,9 @@ impl<I: Io> Context<'_, I> {
         let operation = self.operations.live(id);
         let is_first = matches!(operation.purpose, Purpose::Client(_)) && !has_waited;
         self.disk.read_parts(id, operation, is_first, self.io);
+        if operation.parts_awaited == 0 {
+            self.then(Task::WereHoles(id));
+        }
     }
 
     /// Gives the buffers of an operation's parts back.
@@ -360,7 +365,11 @@ impl<I: Io> Context<'_, I> {
         let figures = self.journal.figures.of_mut(kind);
         match status {
             // Whoever asked goes elsewhere, or asks again.
-            Status::NotPrimary | Status::NotActive | Status::StaleEpoch | Status::BeyondEnd => {
+            Status::NotPrimary
+            | Status::NotActive
+            | Status::StaleEpoch
+            | Status::BeyondEnd
+            | Status::Frozen => {
                 figures.redirected += 1;
             }
             _ => figures.errors += 1,
@@ -387,9 +396,9 @@ impl<I: Io> Context<'_, I> {
     /// It waits before whatever came after it: its client may be fenced by now, and what the next holder of the volume
     /// does to the same blocks must find it done.
     pub(crate) fn wait_for_mend(&mut self, id: OperationId, block: u16) -> bool {
-        self.release_parts(id);
         let operation = self.operations.live(id);
-        let (group, key) = (operation.group, operation.range.key);
+        let (group, key) = (operation.group, operation.key_of(block));
+        self.release_parts(id);
         if !self.can_mend(group, key, block) {
             return false;
         }
@@ -407,9 +416,8 @@ impl<I: Io> Context<'_, I> {
     }
 
     /// Tells whoever an operation is for, and the operator, of damage that cannot be mended.
-    pub(crate) fn report_damage(&mut self, id: OperationId, block: u16, status: Status) {
-        let operation = self.operations.live(id);
-        let (key, purpose) = (operation.range.key, operation.purpose);
+    pub(crate) fn report_damage(&mut self, id: OperationId, key: ObjectKey, block: u16, status: Status) {
+        let purpose = self.operations.live(id).purpose;
         if !self.damage.cannot_be_read(key, block) {
             // A member that is away may have a sound copy: the client waits for it.
             self.damage.counts.found += 1;
@@ -433,7 +441,7 @@ mod tests {
     use wire::{Kind, Message, Request};
 
     const CLIENT: LinkId = LinkId(99);
-    const KEY: ObjectKey = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+    const KEY: ObjectKey = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
 
     #[test]
     fn a_group_is_looked_at_once_in_a_turn_and_slow_things_no_later_than_they_were_to_be() {

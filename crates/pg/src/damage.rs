@@ -152,9 +152,9 @@ impl Damage {
     pub(crate) fn lost_blocks(&self, disk: &mut Disk) -> Vec<LostBlock> {
         let mut lost = Vec::new();
         for (key, block, _) in self.still_lost(disk).filter(|(.., known)| known.is_for_good()) {
-            lost.push(LostBlock { pg: key.pg, volume: key.volume, object: key.object, block });
+            lost.push(LostBlock { pg: key.pg, layer: key.layer, object: key.object, block });
         }
-        lost.sort_unstable_by_key(|lost| (lost.volume, lost.object, lost.block));
+        lost.sort_unstable_by_key(|lost| (lost.layer, lost.object, lost.block));
         lost
     }
 
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn members_are_not_asked_for_a_block_again_for_a_moment_unless_it_lies_elsewhere() {
         let mut alone = Alone::new();
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         alone.order(key, 10, 2, 0);
         let (mut damage, disk) = (Damage::default(), &mut alone.osd.shared.disk);
         let place = disk.location_of(key, 10).expect("it was written");
@@ -313,7 +313,7 @@ mod tests {
     fn blocks_that_are_lost_for_good_are_told_in_order_and_groups_that_want_any_at_all() {
         let mut alone = Alone::with_groups(2);
         let of = |object| PgId::of_object(PG.pool, 2, VOLUME, object);
-        let key = |object| ObjectKey { pg: of(object), volume: VOLUME, object };
+        let key = |object| ObjectKey { pg: of(object), layer: VOLUME.first_layer(), object };
         // The later one is of the group that comes first.
         let sooner = (0..).find(|object| of(*object).index == 1).expect("there are many");
         let later = (sooner..).find(|object| of(*object).index == 0).expect("there are many");

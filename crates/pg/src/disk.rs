@@ -3,9 +3,10 @@
 use crate::io::{Io, TOKEN_PART, TOKEN_SHIFT, TOKEN_STORE_FLUSH, TOKEN_STORE_READ, TOKEN_STORE_WRITE};
 use crate::operation::{ByteRange, Operation, OperationId, Part};
 use crate::patience::Patience;
-use base::tenant::Held;
+use base::tenant;
 use base::{
-    BLOCK_BYTES, BlockRange, Buffer, BufferPool, Epoch, LinkId, Network, ObjectKey, PgId, Sequence, Tenant,
+    BLOCK_BYTES, BlockRange, Buffer, BufferPool, Epoch, LayerSpan, LinkId, Network, ObjectKey, PgId,
+    Sequence, Tenant,
 };
 use store::{Action, DeviceError, Location, Store};
 use zerocopy::IntoBytes;
@@ -42,6 +43,24 @@ impl PartToken {
     }
 }
 
+/// What a layer holds at a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    Nothing,
+    Hole,
+    Data,
+}
+
+impl Held {
+    pub(crate) fn at(location: Option<Location>) -> Held {
+        match location {
+            None => Held::Nothing,
+            Some(Location::HOLE) => Held::Hole,
+            Some(_) => Held::Data,
+        }
+    }
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Disk {
@@ -51,7 +70,7 @@ pub(crate) struct Disk {
     /// Buffers for the largest message.
     pub(crate) large: BufferPool,
     /// Bytes of memory that was made because a pool had none left, and that somebody holds still.
-    pub(crate) spare_bytes: Held,
+    pub(crate) spare_bytes: tenant::Held,
     zeros: Buffer,
     actions: Vec<Action>,
     extents: Vec<store::Extent>,
@@ -65,7 +84,7 @@ impl Disk {
             store,
             small: BufferPool::new(small_buffers, SMALL_BLOCKS * BLOCK_BYTES),
             large: BufferPool::new(large_buffers, LARGE_BLOCKS * BLOCK_BYTES),
-            spare_bytes: Held::default(),
+            spare_bytes: tenant::Held::default(),
             zeros: Buffer::new((wire::BLOCKS_PER_MESSAGE_MAX + 1) * BLOCK_BYTES),
             actions: Vec::new(),
             extents: Vec::new(),
@@ -100,33 +119,55 @@ impl Disk {
         buffer
     }
 
-    /// Fills an operation's parts and checksums from the index, of its blocks.
+    /// Fills an operation's parts and checksums from the index, of its blocks: what their layer holds.
     pub(crate) fn look_up(&mut self, operation: &mut Operation) {
         self.forget_scratch();
         let BlockRange { key, first_block, block_count } = operation.range;
         self.store.lookup(&key, first_block, block_count, &mut self.extents, &mut self.checksums);
+        self.take_found(operation);
+    }
+
+    /// The same of what somebody sees who reads the layer.
+    pub(crate) fn look_up_seen(&mut self, operation: &mut Operation, sight: &[LayerSpan]) {
+        self.forget_scratch();
+        self.look_through(&operation.range, sight);
+        self.take_found(operation);
+    }
+
+    fn look_through(&mut self, range: &BlockRange, sight: &[LayerSpan]) {
+        let BlockRange { key, first_block, block_count } = *range;
+        match sight {
+            // Nothing lies beneath it, and so it has no holes.
+            [LayerSpan { oldest, newest, .. }] if oldest == newest => {
+                self.store.lookup(&key, first_block, block_count, &mut self.extents, &mut self.checksums);
+            }
+            sight => self.store.lookup_through(sight, range, &mut self.extents, &mut self.checksums),
+        }
+    }
+
+    fn take_found(&mut self, operation: &mut Operation) {
         operation.checksums.clear();
         operation.checksums.extend(self.checksums.iter().map(|checksum| U32::new(*checksum)));
         self.take_parts(operation);
     }
 
-    /// As [`Self::look_up`], but only as far as all blocks have data or none has, and lie in at most `parts_max` places of
-    /// the drive; so many the operation is about then. Answers how many, and whether they are zeros.
-    pub(crate) fn look_up_run(&mut self, operation: &mut Operation, parts_max: usize) -> (u16, bool) {
+    /// As [`Self::look_up`], but only as far as all blocks hold the same kind of thing, and lie in at most `parts_max` places of
+    /// the drive; so many the operation is about then. Answers how many, and what they hold.
+    pub(crate) fn look_up_run(&mut self, operation: &mut Operation, parts_max: usize) -> (u16, Held) {
         self.look_up(operation);
-        let is_zeros = operation.parts[0].location.is_none();
-        let alike = operation.parts.iter().take_while(|part| part.location.is_none() == is_zeros);
+        let held = Held::at(operation.parts[0].location);
+        let alike = operation.parts.iter().take_while(|part| Held::at(part.location) == held);
         let count = alike.take(parts_max).count();
         operation.parts.truncate(count);
         let found = operation.parts.iter().map(|part| part.block_count).sum();
         operation.range.block_count = found;
         operation.bytes = ByteRange::of(&operation.range);
         operation.checksums.truncate(usize::from(found));
-        (found, is_zeros)
+        (found, held)
     }
 
     /// Fills the parts of an unaligned write with the blocks that it leaves something of: its first and last.
-    pub(crate) fn look_up_edges(&mut self, operation: &mut Operation) {
+    pub(crate) fn look_up_edges(&mut self, operation: &mut Operation, sight: &[LayerSpan]) {
         let (offset, length) = (operation.bytes.offset as usize, operation.bytes.length as usize);
         let (first, last) = (operation.range.first_block, operation.range.blocks().end - 1);
         let key = operation.range.key;
@@ -134,10 +175,10 @@ impl Disk {
         let tail_is_partial = !(offset + length).is_multiple_of(BLOCK_BYTES);
         self.forget_scratch();
         if head_is_partial {
-            self.store.lookup(&key, first, 1, &mut self.extents, &mut self.checksums);
+            self.look_through(&BlockRange::one(key, first), sight);
         }
         if tail_is_partial && !(head_is_partial && first == last) {
-            self.store.lookup(&key, last, 1, &mut self.extents, &mut self.checksums);
+            self.look_through(&BlockRange::one(key, last), sight);
         }
         self.take_parts(operation);
         operation.edge_checksums = [0; 2];
@@ -152,6 +193,7 @@ impl Disk {
     fn take_parts(&mut self, operation: &mut Operation) {
         operation.parts.clear();
         operation.parts.extend(self.extents.iter().map(|extent| Part {
+            layer: extent.layer,
             first_block: extent.first_block,
             block_count: extent.block_count,
             location: extent.location,
@@ -181,21 +223,19 @@ impl Disk {
     pub(crate) fn is_where_it_was(&mut self, operation: &Operation) -> bool {
         let key = operation.range.key;
         operation.parts.iter().all(|part| {
-            (0..part.block_count).all(|offset| {
-                let location = part.location.map(|first| Location(first.0 + u32::from(offset)));
-                self.location_of(key, part.first_block + offset) == location
-            })
+            (0..part.block_count)
+                .all(|offset| self.location_of(key, part.first_block + offset) == part.location_of(offset))
         })
     }
 
     /// The objects of a group, in order.
     pub(crate) fn objects_of(&self, pg: base::PgId) -> Vec<ObjectKey> {
         let mut objects: Vec<ObjectKey> = self.store.objects_of(pg).collect();
-        objects.sort_unstable_by_key(|key| (key.volume, key.object));
+        objects.sort_unstable_by_key(|key| (key.layer, key.object));
         objects
     }
 
-    /// Issues the reads of an operation's parts, of those that were not read yet. For what is first, clients' requests that
+    /// Issues the reads of an operation's parts, of those that were not read yet. None are where all of them are holes. For what is first, clients' requests that
     /// did not wait, the memory was checked to be there; whatever else is read leaves them half of it, and has other memory
     /// made. So has what lies in more places than its tenant may have buffers.
     pub(crate) fn read_parts(
@@ -209,6 +249,10 @@ impl Disk {
         let mut awaited = 0;
         for (index, part) in operation.parts.iter_mut().enumerate() {
             let Some(location) = part.location.filter(|_| part.buffer.is_none()) else { continue };
+            if location == Location::HOLE {
+                part.buffer = Some(self.zeros.clone());
+                continue;
+            }
             let length = usize::from(part.block_count) * BLOCK_BYTES;
             let pool = if part.block_count == 1 { &mut self.small } else { &mut self.large };
             let kept = if is_first { 0 } else { pool.count() / 2 };
@@ -339,7 +383,7 @@ mod tests {
     use crate::io::reads_data;
     use crate::operation::{OperationKind, Purpose};
     use crate::testing::{Alone, PG, VOLUME};
-    use base::{VolumeId, crc32c};
+    use base::{LayerId, crc32c};
     use wire::{Message, Status};
 
     #[test]
@@ -364,7 +408,7 @@ mod tests {
     }
 
     fn key(object: u32) -> ObjectKey {
-        ObjectKey { pg: PG, volume: VOLUME, object }
+        ObjectKey { pg: PG, layer: VOLUME.first_layer(), object }
     }
 
     #[test]
@@ -435,12 +479,12 @@ mod tests {
         let mut run = |first_block: u16, block_count: u16, parts_max: usize| {
             let range = BlockRange { key: key(3), first_block, block_count };
             let mut operation = Operation { range, ..Operation::default() };
-            let (found, is_zeros) = alone.osd.shared.disk.look_up_run(&mut operation, parts_max);
+            let (found, held) = alone.osd.shared.disk.look_up_run(&mut operation, parts_max);
             assert_eq!(operation.range, BlockRange { block_count: found, ..range });
             assert_eq!(operation.checksums.len(), usize::from(found));
             assert_eq!(operation.bytes.length, u32::from(found) * BLOCK_BYTES as u32);
             assert_eq!(operation.parts.iter().map(|part| part.block_count).sum::<u16>(), found);
-            (found, is_zeros)
+            (found, held == Held::Nothing)
         };
         assert_eq!([run(0, 6, 1), run(0, 6, 9), run(1, 5, 1)], [(2, false), (2, false), (1, false)]);
         assert_eq!([run(2, 4, 1), run(3, 3, 9)], [(2, true), (1, true)]);
@@ -470,15 +514,15 @@ mod tests {
         let mut alone = Alone::new();
         let mut expected = Vec::new();
         for object in [9, 3, 70_000, 1, 8, 2] {
-            for volume in [2, 1] {
-                let key = ObjectKey { volume: VolumeId(volume), ..key(object) };
+            for layer in [2, 1] {
+                let key = ObjectKey { layer: LayerId(layer), ..key(object) };
                 alone.write(key);
-                expected.push((key.volume, key.object));
+                expected.push((key.layer, key.object));
             }
         }
         expected.sort_unstable();
         let listed = alone.osd.shared.disk.objects_of(PG);
-        assert_eq!(listed.iter().map(|key| (key.volume, key.object)).collect::<Vec<_>>(), expected);
+        assert_eq!(listed.iter().map(|key| (key.layer, key.object)).collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -86,6 +86,9 @@ milestones! {
     RefusedNotActive = "client refused: not active",
     RefusedNoSpace = "client refused: no space",
     RefusedBeyondEnd = "client refused: beyond the end",
+    PruneSearched = "objects are looked through for what nobody sees",
+    Pruned = "what nobody sees any more is deleted",
+    RefusedFrozen = "client refused: frozen",
     RefusedDamaged = "client refused: damaged",
     RefusedOther = "client refused: other",
     ReplicaStaleEpoch = "replica refuses: stale epoch",
@@ -103,6 +106,7 @@ impl Milestone {
             Status::NotActive => Milestone::RefusedNotActive,
             Status::NoSpace => Milestone::RefusedNoSpace,
             Status::BeyondEnd => Milestone::RefusedBeyondEnd,
+            Status::Frozen => Milestone::RefusedFrozen,
             Status::Damaged => Milestone::RefusedDamaged,
             _ => Milestone::RefusedOther,
         }

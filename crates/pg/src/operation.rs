@@ -4,7 +4,8 @@ use crate::codec::Payload;
 use crate::shares::Shares;
 use base::figures::RequestKind;
 use base::{
-    BLOCK_BYTES, BlockRange, Buffer, CutId, Epoch, Instant, LinkId, OsdId, Sequence, Tenant, VolumeId, crc32c,
+    BLOCK_BYTES, BlockRange, Buffer, CutId, Epoch, Instant, LayerId, LinkId, ObjectKey, OsdId, Sequence,
+    Tenant, VolumeId, crc32c,
 };
 use store::Location;
 use wire::Status;
@@ -31,6 +32,8 @@ pub(crate) enum OperationKind {
     Read,
     Write,
     Zero,
+    /// Blocks of a layer read as zeros, whatever lies beneath it.
+    Hole,
     /// The mark that begins an epoch.
     Mark,
     /// What a learner lacks, on its way to it.
@@ -100,6 +103,8 @@ pub(crate) enum Purpose {
     /// What lies beyond the end of a volume that was made smaller being zeroed, for that cut: whole blocks, or by a write the
     /// part of the block in which it ends.
     Cut(CutId),
+    /// What nobody sees of a volume that has had snapshots being deleted.
+    Prune,
     /// A damaged block being replaced.
     Mend(MendReason),
     /// Blocks being compared.
@@ -124,10 +129,12 @@ pub(crate) enum Purpose {
 /// A run of blocks of a read, from one place of the drive or zeros.
 #[derive(Debug)]
 pub(crate) struct Part {
+    /// The layer that holds it.
+    pub(crate) layer: LayerId,
     pub(crate) first_block: u16,
     pub(crate) block_count: u16,
     pub(crate) location: Option<Location>,
-    /// Filled when the drive answered.
+    /// Of a hole there from the start. Filled when the drive answered.
     pub(crate) buffer: Option<Buffer>,
     /// Nothing else is written to that place: the drive is reading it, or did not give it and is to read it block by block.
     pub(crate) is_pinned: bool,
@@ -137,6 +144,14 @@ impl Part {
     /// Whether the drive, which has answered, did not give it.
     fn has_failed(&self) -> bool {
         self.location.is_some() && self.buffer.is_none()
+    }
+
+    /// Where one of its blocks lies.
+    pub(crate) fn location_of(&self, offset: u16) -> Option<Location> {
+        self.location.map(|first| match first {
+            Location::HOLE => Location::HOLE,
+            Location(first) => Location(first + u32::from(offset)),
+        })
     }
 }
 
@@ -206,6 +221,13 @@ impl Operation {
     /// Whether nothing of what was looked up for it is on the drive.
     pub(crate) fn is_hole(&self) -> bool {
         self.parts.iter().all(|part| part.location.is_none())
+    }
+
+    /// The object of the layer in which a block was found that was looked up for it.
+    pub(crate) fn key_of(&self, block: u16) -> ObjectKey {
+        let has_it = |part: &&Part| (part.first_block..part.first_block + part.block_count).contains(&block);
+        let layer = self.parts.iter().find(has_it).map_or(self.range.key.layer, |part| part.layer);
+        ObjectKey { layer, ..self.range.key }
     }
 
     /// For whom the memory counts that it works with.
@@ -279,6 +301,7 @@ impl Operation {
                 continue;
             };
             self.parts.extend((0..part.block_count).map(|number| Part {
+                layer: part.layer,
                 first_block: part.first_block + number,
                 block_count: 1,
                 location: Some(Location(location + u32::from(number))),
@@ -422,7 +445,7 @@ mod tests {
         let id = operations.add_for(OperationKind::Read, Purpose::Repair, 0, range(10, 3));
         let operation = operations.live(id);
         let (location, buffer) = (Some(Location(100)), None);
-        operation.parts.push(Part { first_block: 10, block_count: 3, location, buffer, is_pinned: true });
+        operation.parts.push(Part { is_pinned: true, location, ..part(10, 3, None, buffer) });
         assert_eq!(operation.first_damage(), Some((10, Status::DeviceFailed)));
         assert!(operation.divide_failed());
         assert_eq!(operation.parts.iter().filter(|part| part.is_pinned).count(), 1, "one pin is one part's");
@@ -432,7 +455,8 @@ mod tests {
     }
 
     fn part(first_block: u16, block_count: u16, location: Option<u32>, buffer: Option<Buffer>) -> Part {
-        Part { first_block, block_count, location: location.map(Location), buffer, is_pinned: false }
+        let (layer, location) = (LayerId::default(), location.map(Location));
+        Part { layer, first_block, block_count, location, buffer, is_pinned: false }
     }
 
     #[test]

@@ -537,7 +537,7 @@ mod tests {
     use std::time::Duration;
     use wire::{Lease, Status, Welcome};
 
-    const KEY: ObjectKey = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+    const KEY: ObjectKey = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
 
     #[test]
     fn whoever_is_dialled_is_greeted_and_only_clients_and_who_may_be_one_share_something() {

@@ -1,6 +1,6 @@
 //! What an OSD tells of itself: values without ties to it.
 
-use base::{CutId, Epoch, OsdId, PgId, VolumeId};
+use base::{CutId, Epoch, LayerId, OsdId, PgId};
 
 /// What a primary reports of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,8 +55,8 @@ pub struct DamageCounts {
 pub struct LostBlock {
     /// Its group.
     pub pg: PgId,
-    /// Its volume.
-    pub volume: VolumeId,
+    /// Its layer.
+    pub layer: LayerId,
     /// The 4 MiB piece of it.
     pub object: u32,
     /// The 4 KiB block of that.

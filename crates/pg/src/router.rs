@@ -22,6 +22,7 @@ use crate::links::{Awaited, LinkError, Peer, ToLearner};
 use crate::moves::cut::{self, Cuts};
 use crate::moves::delete::Deletions;
 use crate::moves::placement;
+use crate::moves::prune::Prunes;
 use crate::moves::split::{self, Splits};
 use crate::operation::{MendReason, OperationId, OperationKind, OperationState, Purpose};
 use crate::replication::order;
@@ -33,7 +34,7 @@ use base::{Buffer, LinkId, OsdId};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Action;
-use wire::{Message, Outcome, RefusalDetails, ReplicateAck, ReplicateRefused, Status};
+use wire::{Message, Outcome, Push, PushHole, RefusalDetails, ReplicateAck, ReplicateRefused, Status};
 
 /// How often the slow things are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -50,6 +51,7 @@ pub(crate) struct Router {
     pub(crate) splits: Splits,
     pub(crate) deletions: Deletions,
     pub(crate) cuts: Cuts,
+    pub(crate) prunes: Prunes,
     pub(crate) fences: Fences,
     pub(crate) kept: KeptQueries,
     renewals: Renewals,
@@ -144,6 +146,9 @@ impl Router {
             Message::ReplicateZero(zero) => {
                 return Ok(replica::apply_write(cx, link, &zero, Content::Zeros));
             }
+            Message::ReplicateHole(hole) => {
+                return Ok(replica::apply_write(cx, link, &hole, Content::Hole));
+            }
             Message::Activate(activate) => return Ok(replica::activate(cx, link, &activate)),
             Message::Whole(group) => return Ok(replica::apply_whole(cx, link, group)),
             Message::Reached(object) => return Ok(replica::apply_reached(cx, link, &object)),
@@ -153,6 +158,11 @@ impl Router {
                 return Ok(replica::apply_push(cx, link, &push.head, content));
             }
             Message::PushZero(push) => return Ok(replica::apply_push(cx, link, &push, Content::Zeros)),
+            Message::PushHole(hole) => {
+                let PushHole { range, epoch, changed } = hole;
+                let push = Push { range, epoch };
+                return Ok(replica::apply_push(cx, link, &push, Content::PushedHole(changed)));
+            }
             Message::PushLost(lost) => {
                 return Ok(replica::apply_push(cx, link, &lost.push, Content::Lost(lost.words)));
             }
@@ -321,6 +331,12 @@ impl Router {
             cx.journal.pass(Milestone::ReadDivided);
             return cx.read_parts(id);
         }
+        self.were_read(cx, id);
+    }
+
+    /// All that was to be read for an operation was, as far as it could be.
+    fn were_read(&mut self, cx: &mut Context<'_, impl Io>, id: OperationId) {
+        let Some(operation) = cx.operations.get(id) else { return };
         match (operation.kind, operation.purpose) {
             (OperationKind::Read, Purpose::Peer { .. }) => mend::fetch_was_read(cx, id),
             (OperationKind::Read, _) => read::was_read(cx, id),
@@ -401,6 +417,7 @@ impl Router {
                 Task::Fetch(fetch) => self.mends.fetch_next(cx, fetch),
                 Task::FetchFrom(fetch, osd) => self.mends.fetch_from(cx, fetch, osd),
                 Task::EndCheck { id, group } => scrub::end_check(cx, id, group),
+                Task::WereHoles(id) => self.were_read(cx, id),
                 Task::RepairDone { group } => repair::done(cx, group),
                 Task::RepairFailed { group, error } => repair::failed(cx, group, &error),
             }
@@ -446,7 +463,7 @@ impl Router {
         let operation = cx.operations.live(id);
         match operation.kind {
             OperationKind::Read => return self.reads.start_waiting(cx, id),
-            OperationKind::Zero => return order::zero(cx, id),
+            OperationKind::Zero | OperationKind::Hole => return order::zero(cx, id),
             OperationKind::Write => return !operation.payload.is_held() || write::start(cx, id),
             OperationKind::Push => backfill::start_push(cx, id),
             OperationKind::Mend => self.mends.start(cx, id),
@@ -548,6 +565,7 @@ impl Router {
         // What is staged before a split is what is split.
         if self.splits.is_idle() {
             self.deletions.advance(cx);
+            self.prunes.advance(cx);
             self.cuts.advance(cx);
         }
     }
@@ -572,6 +590,7 @@ impl Router {
             && cx.presence.is_complete()
             && self.deletions.is_idle()
             && self.cuts.is_idle()
+            && self.prunes.is_idle()
             && self.mends.is_idle()
             && cx.damage.asks_nothing()
             && self.fences.is_idle()

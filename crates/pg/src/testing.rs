@@ -280,7 +280,7 @@ impl Alone {
     pub(crate) fn age_log(&mut self) {
         // The records of one batch.
         const AT_ONCE: usize = 64;
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 9 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 9 };
         let range = BlockRange { key, first_block: 0, block_count: 1 };
         for _ in 0..=store::PG_LOG_ENTRIES / AT_ONCE {
             self.with(|_, cx| {
@@ -305,6 +305,7 @@ impl Alone {
             origin: 0,
             since: None,
             unverified: false,
+            of_snapshot: false,
         }
     }
 
@@ -526,7 +527,7 @@ impl Pair {
 
     /// A request for one block.
     pub(crate) fn request(&self, block: u16) -> wire::Request {
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         self.alone.request(&BlockRange::one(key, block))
     }
 }

@@ -88,10 +88,10 @@ impl<'a> View<'a> {
         self.shared.operations.in_flight()
     }
 
-    /// Whether something is being deleted that lies beyond the end of a volume.
+    /// Whether something is being deleted that lies beyond the end of a volume, or that nobody sees.
     #[must_use]
     pub fn is_cutting(self) -> bool {
-        !self.router.cuts.is_idle()
+        !self.router.cuts.is_idle() || !self.router.prunes.is_idle()
     }
 
     /// Whether no scrub is under way or waits.
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn how_far_a_scrub_is_counts_the_objects_that_are_left() {
         let mut alone = Alone::new();
-        (0..3).for_each(|object| alone.write(ObjectKey { pg: PG, volume: VOLUME, object }));
+        (0..3).for_each(|object| alone.write(ObjectKey { pg: PG, layer: VOLUME.first_layer(), object }));
         assert!(alone.osd.view().scrub_is_over() && alone.osd.view().scrub_progress().is_none());
         assert!(alone.osd.begin_scrub(PG, false));
         assert!(!alone.osd.view().scrub_is_over());

@@ -16,7 +16,7 @@
 use base::figures::Traffic;
 use base::hash::Map;
 use base::map::{Admission, ClusterMap, OsdInfo};
-use base::{CutId, Generation, Instant, LinkId, OsdId, PoolId, VolumeId};
+use base::{CutId, Generation, Instant, LayerId, LayerSpan, LinkId, ObjectKey, OsdId, PoolId, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +31,10 @@ pub(crate) const LATE_MAX: Duration = Duration::from_secs(6);
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct VolumeState {
     pub(crate) pool: PoolId,
+    /// The layer that it writes to.
+    pub(crate) head: LayerId,
+    /// The first layer from which no snapshot sees it: what lies in that and in those behind it, the newest one sees alone.
+    unshared: u32,
     /// Its size in bytes: nobody is served beyond.
     pub(crate) bytes: u64,
     /// The oldest that is served.
@@ -63,6 +67,13 @@ pub(crate) struct Shrunk {
     pub(crate) cut: CutId,
 }
 
+/// A volume that lost snapshots, and of which something may be left that nobody sees any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pruned {
+    pub(crate) pool: PoolId,
+    pub(crate) cut: CutId,
+}
+
 /// What another OSD told of a volume's attaches.
 #[derive(Clone, Copy, Debug)]
 struct Told {
@@ -78,8 +89,15 @@ struct Told {
 pub(crate) struct Volumes {
     pub(crate) map: Arc<ClusterMap>,
     known: Map<VolumeId, VolumeState>,
-    /// Those that the newest map shows to be cut.
-    pub(crate) shrunk: BTreeMap<VolumeId, Shrunk>,
+    /// Those that the newest map shows to be cut, by the layers that they write to.
+    pub(crate) shrunk: BTreeMap<LayerId, Shrunk>,
+    /// Those that the newest map shows to be pruned.
+    pub(crate) pruned: BTreeMap<VolumeId, Pruned>,
+    /// The pools of volumes that have had snapshots.
+    pub(crate) with_layers: BTreeSet<PoolId>,
+    /// Objects, by the newest layer, of which that was written to where older ones hold what nobody sees then. Some are enough: each
+    /// epoch begins by looking at all.
+    pub(crate) replaced: BTreeSet<ObjectKey>,
     /// The OSDs that the newest map shows out and down, and since when maps did.
     out_and_down: BTreeMap<OsdId, Instant>,
     /// What other OSDs told on their links beyond what is vouched for.
@@ -97,12 +115,58 @@ impl Volumes {
         self.known.get_mut(&volume)
     }
 
+    /// The volume of a layer, if a map showed it.
+    pub(crate) fn of_layer(&self, layer: LayerId) -> Option<&VolumeState> {
+        self.get(layer.volume())
+    }
+
+    pub(crate) fn of_layer_mut(&mut self, layer: LayerId) -> Option<&mut VolumeState> {
+        self.get_mut(layer.volume())
+    }
+
+    /// The layers that somebody sees who reads a layer, the newest first.
+    pub(crate) fn sight_of(&self, layer: LayerId) -> [LayerSpan; 1] {
+        [LayerSpan::down_from(layer)]
+    }
+
+    /// Those of them that lie beneath the layer itself.
+    pub(crate) fn sight_beneath(&self, layer: LayerId) -> Option<LayerSpan> {
+        let newest = layer.number().checked_sub(1)?;
+        Some(LayerSpan { newest, ..LayerSpan::down_from(layer) })
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (VolumeId, &VolumeState)> {
         self.known.iter().map(|(id, state)| (*id, state))
     }
 
-    pub(crate) fn is_removed(&self, volume: VolumeId) -> bool {
-        self.get(volume).is_some_and(|state| state.is_removed)
+    /// Whether the volume of a layer was removed.
+    pub(crate) fn is_removed(&self, layer: LayerId) -> bool {
+        self.of_layer(layer).is_some_and(|state| state.is_removed)
+    }
+
+    /// The cuts that the newest map shows of volumes of a pool, in no order.
+    pub(crate) fn cuts_of(&self, pool: PoolId) -> impl Iterator<Item = CutId> {
+        let shrunk = self.shrunk.values().map(|shrunk| (shrunk.pool, shrunk.cut));
+        shrunk.filter(move |(of, _)| *of == pool).map(|(_, cut)| cut).chain(self.prunes_of(pool))
+    }
+
+    /// Those of them that are removals of snapshots.
+    pub(crate) fn prunes_of(&self, pool: PoolId) -> impl Iterator<Item = CutId> {
+        self.pruned.values().filter(move |pruned| pruned.pool == pool).map(|pruned| pruned.cut)
+    }
+
+    /// The numbers of the layers from which somebody sees a volume: its snapshots' and the newest one, in order.
+    pub(crate) fn views_of(&self, volume: VolumeId) -> Vec<u32> {
+        let snapshots = self.map.snapshots_of(volume).map(|(layer, _)| layer.number());
+        snapshots.chain(self.get(volume).map(|state| state.head.number())).collect()
+    }
+
+    /// Older layers of a volume that its newest one sees alone, where this is that: what it writes there takes the place of what they
+    /// hold, which nobody sees any more then.
+    pub(crate) fn replaced_by(&self, layer: LayerId) -> Option<LayerSpan> {
+        let state = self.of_layer(layer).filter(|state| state.head == layer)?;
+        let newest = layer.number().checked_sub(1).filter(|newest| state.unshared <= *newest)?;
+        Some(LayerSpan { volume: layer.volume(), oldest: state.unshared, newest })
     }
 
     /// Takes over what a newer map shows of volumes. Answers whether one of them was removed.
@@ -114,6 +178,8 @@ impl Volumes {
             self.out_and_down.entry(*osd).or_insert(now);
         }
         self.shrunk.clear();
+        self.pruned.clear();
+        self.with_layers.clear();
         for (id, info) in &map.volumes {
             if !map.pools.contains_key(&info.pool) {
                 continue;
@@ -123,9 +189,18 @@ impl Volumes {
             }
             let state = self.known.entry(*id).or_default();
             (state.pool, state.bytes, state.is_removed) = (info.pool, info.bytes, info.removed);
+            state.head = info.head_layer(*id);
+            let newest = map.snapshots_of(*id).next_back();
+            state.unshared = newest.map_or(0, |(layer, _)| layer.number() + 1);
+            if info.head > 0 && !info.removed {
+                self.with_layers.insert(info.pool);
+            }
             state.is_in_trash = info.trashed.is_some();
             if let Some(cut) = info.cut.filter(|_| !info.removed) {
-                self.shrunk.insert(*id, Shrunk { pool: info.pool, end: info.bytes, cut });
+                self.shrunk.insert(state.head, Shrunk { pool: info.pool, end: info.bytes, cut });
+            }
+            if let Some(cut) = info.prune.filter(|_| !info.removed) {
+                self.pruned.insert(*id, Pruned { pool: info.pool, cut });
             }
             state.shown = info.generation;
             state.is_attached_as(info.generation);
@@ -249,7 +324,7 @@ mod tests {
         let heed = |volumes: &mut Volumes, map: &ClusterMap| {
             volumes.heed(map, NOW);
             let ends = volumes.get(volume).map(|state| state.bytes);
-            (ends, volumes.shrunk.get(&volume).map(|shrunk| (shrunk.end, shrunk.cut)))
+            (ends, volumes.shrunk.get(&volume.first_layer()).map(|shrunk| (shrunk.end, shrunk.cut)))
         };
         assert_eq!(heed(&mut volumes, &map), (Some(1 << 30), None));
         let info = map.volumes.get_mut(&volume).expect("it is there");
@@ -361,7 +436,7 @@ mod tests {
         map.pools.clear();
         let info = map.volumes.get_mut(&VOLUME).expect("it is there");
         (info.bytes, info.removed) = (1, true);
-        assert!(!volumes.heed(&map, NOW) && !volumes.is_removed(VOLUME));
+        assert!(!volumes.heed(&map, NOW) && !volumes.is_removed(VOLUME.first_layer()));
         assert_eq!(volumes.get(VOLUME).map(|state| state.bytes), Some(1 << 30));
     }
 

@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use wire::{
     Activate, Blocks, Check, Checked, Fence, Findings, Found, GroupEpoch, Hello, Inquiry, Kind, Lease,
-    ListObjects, LogState, Message, ObjectEpoch, Outcome, Page, Push, PushEntry, Query, Refused, Replicate,
-    ReplicateAck, ReplicateRefused, Request, Role, Status, VERSIONS, Version, Welcome,
+    ListObjects, LogState, Message, ObjectEpoch, Outcome, Page, Push, PushEntry, PushHole, Query, Refused,
+    Replicate, ReplicateAck, ReplicateRefused, Request, Role, Status, VERSIONS, Version, Welcome,
 };
 
 /// Whom the map names primary of the group that this OSD follows.
@@ -75,10 +75,10 @@ fn of_client(sender: Sender, kind: Kind) -> Fate {
         Kind::Read | Kind::Allocated | Kind::Write | Kind::Zero => Fate::Told("reply Forbidden"),
         Kind::Hello | Kind::Welcome | Kind::Refused | Kind::Reply => Fate::Ends,
         Kind::Fence | Kind::FenceDone => Fate::Ends,
-        Kind::ReplicateWrite | Kind::ReplicateZero => Fate::Ends,
+        Kind::ReplicateWrite | Kind::ReplicateZero | Kind::ReplicateHole => Fate::Ends,
         Kind::ReplicateAck | Kind::ReplicateRefused => Fate::Ends,
         Kind::Query | Kind::Position | Kind::Activate | Kind::Serves | Kind::Lease => Fate::Ends,
-        Kind::PushWrite | Kind::PushZero | Kind::PushLost | Kind::PushEntry => Fate::Ends,
+        Kind::PushWrite | Kind::PushZero | Kind::PushHole | Kind::PushLost | Kind::PushEntry => Fate::Ends,
         Kind::Whole | Kind::Reached => Fate::Ends,
         Kind::ListObjects | Kind::Objects | Kind::ListBlocks | Kind::Blocks => Fate::Ends,
         Kind::Fetch | Kind::Fetched | Kind::Check | Kind::Checked => Fate::Ends,
@@ -91,8 +91,10 @@ fn of_osd(osd: OsdId, later: i64, is_followed: bool, kind: Kind) -> Fate {
     match kind {
         Kind::Hello | Kind::Welcome | Kind::Refused => Fate::Ends,
         Kind::Read | Kind::Write | Kind::Zero | Kind::Allocated | Kind::Reply => Fate::Ends,
-        Kind::ReplicateWrite | Kind::ReplicateZero if later < 0 => Fate::Told("refused StaleEpoch"),
-        Kind::ReplicateWrite | Kind::ReplicateZero => Fate::Told("refused NotActive"),
+        Kind::ReplicateWrite | Kind::ReplicateZero | Kind::ReplicateHole if later < 0 => {
+            Fate::Told("refused StaleEpoch")
+        }
+        Kind::ReplicateWrite | Kind::ReplicateZero | Kind::ReplicateHole => Fate::Told("refused NotActive"),
         // Nothing was sent to it that it could have.
         Kind::ReplicateAck => Fate::Ends,
         Kind::ReplicateRefused => Fate::Ignored,
@@ -102,7 +104,7 @@ fn of_osd(osd: OsdId, later: i64, is_followed: bool, kind: Kind) -> Fate {
         Kind::Activate => Fate::Told("refused StaleEpoch"),
         // It is there, for whatever groups it leads.
         Kind::Lease => Fate::Done(Some("granted"), &["leases"]),
-        Kind::PushWrite | Kind::PushZero | Kind::PushLost => Fate::Told("refused NotActive"),
+        Kind::PushWrite | Kind::PushZero | Kind::PushHole | Kind::PushLost => Fate::Told("refused NotActive"),
         Kind::PushEntry | Kind::Whole | Kind::Reached => Fate::Told("refused NotActive"),
         Kind::ListObjects | Kind::Objects | Kind::ListBlocks | Kind::Blocks => Fate::Ignored,
         // It leads the group by the map, and may have gone on before that shows it.
@@ -145,6 +147,7 @@ fn message(kind: Kind, about: About) -> Vec<u8> {
         origin: 5,
         since: None,
         unverified: false,
+        of_snapshot: false,
     };
     match kind {
         Kind::Hello => {
@@ -158,7 +161,7 @@ fn message(kind: Kind, about: About) -> Vec<u8> {
         Kind::Write => [&request.encode(kind)[..], &checksum, &data].concat(),
         Kind::Reply => Outcome::done(1, sequence, 0).to_vec(),
         Kind::ReplicateWrite => [&replicate.encode(kind)[..], &checksum, &data].concat(),
-        Kind::ReplicateZero => replicate.encode(kind).to_vec(),
+        Kind::ReplicateZero | Kind::ReplicateHole => replicate.encode(kind).to_vec(),
         Kind::ReplicateAck => {
             ReplicateAck { through: 1, is_full: true, takes_no_objects: true }.encode().to_vec()
         }
@@ -176,11 +179,12 @@ fn message(kind: Kind, about: About) -> Vec<u8> {
         Kind::Lease => Lease { ttl_ms: 900, stamp: 5, ..Lease::default() }.encode().to_vec(),
         Kind::PushWrite => [&push.encode(kind)[..], &checksum, &changed, &data].concat(),
         Kind::PushZero => push.encode(kind).to_vec(),
+        Kind::PushHole => PushHole { range, epoch, changed: sequence }.encode().to_vec(),
         Kind::PushLost => [&push.encode(kind)[..], &checksum, &changed].concat(),
         Kind::PushEntry => {
-            let ObjectKey { volume, object, .. } = key;
+            let ObjectKey { layer: volume, object, .. } = key;
             let (first_block, block_count, origin) = (0, 1, 5);
-            let entry = LogEntry { epoch, sequence, volume, object, first_block, block_count, origin };
+            let entry = LogEntry { epoch, sequence, layer: volume, object, first_block, block_count, origin };
             PushEntry { pg, epoch, entry }.encode().to_vec()
         }
         Kind::ListObjects => ListObjects { pg, epoch, after: None }.encode().to_vec(),
@@ -210,7 +214,7 @@ fn version() -> Version {
 /// The first object of the volume that is one of that group's.
 fn key_of(pg: PgId) -> ObjectKey {
     let object = (0..).find(|object| PgId::of_object(PG.pool, 2, VOLUME, *object) == pg).unwrap();
-    ObjectKey { pg, volume: VOLUME, object }
+    ObjectKey { pg, layer: VOLUME.first_layer(), object }
 }
 
 /// An OSD that follows one group, with an object in it and in the middle of an epoch, and leads another. No time passes.
@@ -430,7 +434,7 @@ fn whom_the_map_names_is_obeyed_in_that_epoch() {
         assert!(answers.len() == 1 && answers[0].starts_with(expected), "{kind:?}: {answers:?}");
         assert_eq!(scene.parts(), before, "{kind:?} asks and changes nothing");
     }
-    for kind in [Kind::ReplicateWrite, Kind::ReplicateZero] {
+    for kind in [Kind::ReplicateWrite, Kind::ReplicateZero, Kind::ReplicateHole] {
         let (before, about) = (scene.parts(), scene.about(PG, 0));
         scene.say(link, &message(kind, about)).unwrap();
         let answers = scene.answers(link);
@@ -449,13 +453,13 @@ fn whom_the_map_names_says_nothing_of_objects_that_are_another_groups() {
     // Of another group's object, by the name that it would have in this one.
     let foreign = |about: About| About { key: ObjectKey { pg: PG, ..key_of(LED) }, ..about };
     let (sender, not_active) = (Sender::Osd(PRIMARY, 0), Fate::Told("refused NotActive"));
-    for kind in [Kind::ReplicateWrite, Kind::ReplicateZero] {
+    for kind in [Kind::ReplicateWrite, Kind::ReplicateZero, Kind::ReplicateHole] {
         let mut scene = Scene::new();
         let mut link = scene.connect(sender);
         let about = foreign(scene.about(PG, 0));
         scene.becomes(&mut link, sender, kind, about, not_active);
     }
-    for kind in [Kind::PushWrite, Kind::PushZero, Kind::PushLost, Kind::PushEntry] {
+    for kind in [Kind::PushWrite, Kind::PushZero, Kind::PushHole, Kind::PushLost, Kind::PushEntry] {
         let mut scene = Scene::new();
         let (mut link, about) = scene.joins();
         if kind == Kind::PushEntry {

@@ -13,7 +13,7 @@ use axum::routing::post;
 use axum::{Extension, Json, Router};
 use cluster::{
     Attach, Attachments, Clerk, Detach, Drives, Fenced, Grant, HttpServers, Identify, KeepAlive, Manager,
-    Question, Resume, Revoke,
+    Question, Resume, Revoke, StandsStill,
 };
 use registry::implement::{PROBE, Request, check_prefix, perform};
 use registry::{Operation, Registry, RegistryError, Revision, Txn, Watch};
@@ -40,7 +40,10 @@ pub fn router() -> Router {
         .layer(DefaultBodyLimit::max(CALL_BYTES_MAX));
     let desk = Router::new().route(MAP, post(map));
     let desk = with::<Identify>(with::<Grant>(with::<KeepAlive>(with::<Revoke>(desk))));
-    let desk = with::<Attach>(with::<Resume>(with::<Detach>(with::<Fenced>(with::<Attachments>(desk)))));
+    let desk =
+        with::<Attach>(with::<Resume>(with::<Detach>(with::<Fenced>(with::<StandsStill>(with::<
+            Attachments,
+        >(desk))))));
     let desk = with::<Manager>(with::<HttpServers>(with::<Drives>(desk)));
     let desk = desk.layer(DefaultBodyLimit::max(QUESTION_BYTES_MAX));
     registry.merge(desk).layer(Extension(Pulse::default()))

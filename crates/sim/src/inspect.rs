@@ -49,7 +49,7 @@ impl View {
         let objects: BTreeSet<ObjectKey> = store.objects().collect();
         for (object, key) in model.keys.iter().enumerate() {
             // A split that was not reported durable may have survived: then it has another name.
-            let is_it = |listed: &&ObjectKey| (listed.volume, listed.object) == (key.volume, key.object);
+            let is_it = |listed: &&ObjectKey| (listed.layer, listed.object) == (key.layer, key.object);
             let key = objects.iter().find(is_it).unwrap_or(key);
             let (object_checksums, object_locations) = look_up(store, key)?;
             if object_locations.iter().any(Option::is_some) {
@@ -217,8 +217,8 @@ pub fn check_logs(store: &Store, model: &Model) -> Result<(), String> {
             let places_agree = match entry.object {
                 Some(object) => {
                     let key = &model.keys[object];
-                    (found.volume, found.object, found.first_block)
-                        == (key.volume, key.object, entry.first_block)
+                    (found.layer, found.object, found.first_block)
+                        == (key.layer, key.object, entry.first_block)
                 }
                 None => true,
             };

@@ -93,7 +93,7 @@ fn header(random: &mut Random, bytes: &mut [u8]) {
             first_block: some_count(random).into(),
             pool: random.choose(&[1, 1, 1, u32::MAX]).into(),
             pg_index: random.choose(&[0, 1, 2, u32::MAX]).into(),
-            volume: random.choose(&[1, 2, u64::MAX]).into(),
+            layer: random.choose(&[1, 2, u64::MAX]).into(),
             object: random.choose(&[0, 1, 2, u32::MAX]).into(),
             epoch: random.choose(&[0, 1, 7, u32::MAX]).into(),
             sequence: some_sequence(random).into(),
@@ -160,7 +160,7 @@ fn root(random: &mut Random, bytes: &mut [u8]) {
     for object in 0..random.below(20) {
         let object = RootObject {
             pool: 1u32.into(),
-            volume: 1u64.into(),
+            layer: 1u64.into(),
             object: (object as u32).into(),
             ..RootObject::default()
         };

@@ -2,7 +2,7 @@
 //! and for damage that is placed by hand.
 
 use crate::drive::{Completion, SimDrive};
-use base::{BLOCK_BYTES, ClusterId, Epoch, ObjectKey, OsdId, OsdUuid, PgId, Sequence, VolumeId, crc32c};
+use base::{BLOCK_BYTES, ClusterId, Epoch, LayerId, ObjectKey, OsdId, OsdUuid, PgId, Sequence, crc32c};
 use store::{
     Action, DeviceError, Expected, Identity, OpenError, Options, RecordKind, Role, Secret, StageError,
     Staged, Store, WriteRecord,
@@ -120,7 +120,7 @@ impl Machine {
     /// The key of `object` of the one volume that machines use.
     #[must_use]
     pub fn key(object: u32) -> ObjectKey {
-        ObjectKey { pg: PgId::default(), volume: VolumeId(1), object }
+        ObjectKey { pg: PgId::default(), layer: LayerId(1), object }
     }
 
     /// Stages a write of whole blocks. The log's sequence is the token.

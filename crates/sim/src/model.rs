@@ -312,7 +312,7 @@ impl Model {
     /// Who joins has missed what comes behind its log's end so far; until it is told that it has it, or all.
     fn note_missed(&mut self, operation: &Change) {
         let pg = self.pg_of[operation.object];
-        let place = |key: &ObjectKey| (key.volume, key.object);
+        let place = |key: &ObjectKey| (key.layer, key.object);
         let last = self.logs[pg].position().map_or(Sequence(0), |(_, sequence)| sequence);
         let reached = place(&self.keys[operation.object]);
         for (object, missed_behind) in self.missed_behind.iter_mut().enumerate() {
@@ -334,7 +334,7 @@ impl Model {
         self.logs[child] = self.logs[pg].clone();
         (self.moduli[pg], self.moduli[child]) = (modulus, modulus);
         for (key, pg_of) in self.keys.iter_mut().zip(&mut self.pg_of) {
-            if *pg_of == pg && !key.pg.holds(modulus, key.volume, key.object) {
+            if *pg_of == pg && !key.pg.holds(modulus, key.layer, key.object) {
                 (*pg_of, key.pg) = (child, self.pgs[child]);
             }
         }
@@ -394,11 +394,11 @@ pub fn agrees(version: Version, seen: Option<Seen>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::{PoolId, VolumeId};
+    use base::{LayerId, PoolId};
 
     fn model() -> Model {
         let pg = PgId { pool: PoolId(1), index: 0 };
-        Model::new(vec![pg], vec![ObjectKey { pg, volume: VolumeId(1), object: 0 }], 1024)
+        Model::new(vec![pg], vec![ObjectKey { pg, layer: LayerId(1), object: 0 }], 1024)
     }
 
     fn write(token: u64, first_block: u16, checksums: &[u32], batch: u64) -> Change {
@@ -487,7 +487,7 @@ mod tests {
     #[test]
     fn who_joins_has_missed_what_came_behind_its_log_until_it_is_told_otherwise() {
         let pg = PgId { pool: PoolId(1), index: 0 };
-        let keys = (0..2).map(|object| ObjectKey { pg, volume: VolumeId(1), object }).collect();
+        let keys = (0..2).map(|object| ObjectKey { pg, layer: LayerId(1), object }).collect();
         let mut model = Model::new(vec![pg], keys, 1024);
         let change = |token, sequence, effect| Change {
             sequence: Sequence(sequence),

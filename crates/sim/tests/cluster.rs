@@ -356,7 +356,7 @@ fn a_life_that_goes_by_a_script_is_one_life_too() {
 }
 
 /// Where each sabotage was noticed last; the search begins there, so that it usually ends there.
-const NOTICED_AT: [(Sabotage, u64); 32] = [
+const NOTICED_AT: [(Sabotage, u64); 38] = [
     (Sabotage::BeginAtOne, 0),
     (Sabotage::OrderUnbounded, 0),
     (Sabotage::AcknowledgeEarly, 0),
@@ -389,6 +389,12 @@ const NOTICED_AT: [(Sabotage, u64); 32] = [
     (Sabotage::ObeyAnyQuery, 4),
     (Sabotage::TakeForeign, 0),
     (Sabotage::NeverVerify, 0),
+    (Sabotage::HideNothing, 20),
+    (Sabotage::PruneSeen, 29),
+    (Sabotage::PruneNothing, 15),
+    (Sabotage::PruneWritten, 954),
+    (Sabotage::ReadNewest, 35),
+    (Sabotage::ReadOlder, 379),
 ];
 const SABOTAGE_SEEDS_MAX: u64 = 2000;
 
@@ -411,6 +417,7 @@ fn told_by(sabotage: Sabotage) -> &'static [&'static str] {
         Sabotage::ObeyAnyQuery => &["come to nothing again and again", " does not come within ", ", beside "],
         Sabotage::ForgetTombstones => &["that the others hold nothing of what was removed does not come"],
         Sabotage::ServeBeyondEnd | Sabotage::KeepBeyondEnd => &[", beyond the end of "],
+        Sabotage::PruneNothing => &[", which nobody sees"],
         _ => CONTENTS,
     }
 }

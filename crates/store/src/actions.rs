@@ -1,6 +1,6 @@
 //! What goes into a store and what comes out.
 
-use base::{Buffer, ClusterId, Epoch, ObjectKey, OsdId, OsdUuid, Sequence};
+use base::{BlockRange, Buffer, ClusterId, Epoch, LayerId, ObjectKey, OsdId, OsdUuid, Sequence};
 
 /// Whose a drive is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +100,11 @@ pub struct BatchId(pub u32);
 /// A place on the drive: the number of a 4 KiB block.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Location(pub u32);
+
+impl Location {
+    /// No place: a block of a layer that is there and reads as zeros, whatever lies beneath it.
+    pub const HOLE: Location = Location(u32::MAX);
+}
 
 /// On whose behalf something is staged, which decides how full the store may be for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,12 +217,32 @@ pub enum Action {
 /// A run of blocks that lie together on the drive, or are all zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
+    /// The layer that holds them; of zeros that none holds, the one that was asked for.
+    pub layer: LayerId,
     /// The first block of the object.
     pub first_block: u16,
     /// How many.
     pub block_count: u16,
-    /// Where; `None` reads as zeros.
+    /// Where; `None` reads as zeros, and so does [`Location::HOLE`].
     pub location: Option<Location>,
+}
+
+impl Extent {
+    /// Where it lies on the drive, if it does.
+    #[must_use]
+    pub fn on_drive(&self) -> Option<Location> {
+        self.location.filter(|location| *location != Location::HOLE)
+    }
+}
+
+/// Blocks of a layer of which nothing is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unseen {
+    /// Which.
+    pub range: BlockRange,
+    /// Newer layers hide them from everybody: they are never seen again. Else they are holes that hide nothing: as long as they are
+    /// that, it makes no difference whether they are there.
+    pub is_hidden: bool,
 }
 
 /// Figures of a store.

@@ -19,7 +19,7 @@ impl Store {
             if logs.home(key) != key {
                 return Err(format!("{key} lies in a group that it is not one of any more"));
             }
-            for entry in object.entries() {
+            for entry in object.entries().filter(|entry| !entry.is_hole()) {
                 let segment =
                     segments.of(entry.location).ok_or(format!("{key}: {entry:?} lies in no segment"))?;
                 live[segment as usize] += 1;

@@ -387,7 +387,7 @@ impl Checkpoint {
             let entry = RootObject {
                 pool: key.pg.pool.0.into(),
                 pg_index: key.pg.index.into(),
-                volume: key.volume.0.into(),
+                layer: key.layer.0.into(),
                 object: key.object.into(),
                 page,
             };
@@ -395,7 +395,7 @@ impl Checkpoint {
         }
         for (pg, log) in &contents.logs.groups {
             let flag = |is_so: bool, bit: u32| if is_so { bit } else { 0 };
-            let (reached_volume, reached_object) = log.reached.unwrap_or_default();
+            let (reached_layer, reached_object) = log.reached.unwrap_or_default();
             let group = RootGroup {
                 pool: pg.pool.0.into(),
                 pg_index: pg.index.into(),
@@ -406,7 +406,7 @@ impl Checkpoint {
                 entry_count: (log.entries.len() as u32).into(),
                 log_begins: log.begins.0.into(),
                 log_started: log.started.0.into(),
-                reached_volume: reached_volume.0.into(),
+                reached_layer: reached_layer.0.into(),
                 reached_object: reached_object.into(),
                 doubt_count: (log.doubts.len() as u32).into(),
                 held_count: (log.held.len() as u32).into(),
@@ -416,9 +416,9 @@ impl Checkpoint {
             for entry in log.entries.iter().chain(&log.doubts) {
                 bytes.extend_from_slice(RootEntry::from(entry).as_bytes());
             }
-            for Held { object: (volume, object), through } in &log.held {
-                let (volume, through) = (volume.0.into(), through.0.into());
-                let held = RootHeld { volume, object: (*object).into(), reserved: 0.into(), through };
+            for Held { object: (layer, object), through } in &log.held {
+                let (layer, through) = (layer.0.into(), through.0.into());
+                let held = RootHeld { layer, object: (*object).into(), reserved: 0.into(), through };
                 bytes.extend_from_slice(held.as_bytes());
             }
         }

@@ -34,10 +34,13 @@ impl Contents {
     /// Brings what [`Self::apply`] needs of such records as there are many of into the processor's cache, as far as objects are
     /// called what they were.
     pub(crate) fn bring<'a>(&self, views: impl Iterator<Item = RecordView<'a>> + Clone) {
-        let is_about_blocks = |kind: RecordKind| kind.has_blocks() || kind == RecordKind::Zero;
+        let is_about_blocks =
+            |kind: RecordKind| kind.has_blocks() || matches!(kind, RecordKind::Zero | RecordKind::Hole);
         let blocks = views.clone().filter(|view| is_about_blocks(view.kind));
         self.index.bring(blocks.map(|view| view.begin()));
-        let is_logged = |kind| matches!(kind, RecordKind::Write | RecordKind::Zero | RecordKind::Entry);
+        let is_logged = |kind| {
+            matches!(kind, RecordKind::Write | RecordKind::Zero | RecordKind::Hole | RecordKind::Entry)
+        };
         self.logs.bring(views.filter(|view| is_logged(view.kind)).map(|view| view.record.key().pg));
     }
 
@@ -58,8 +61,7 @@ impl Contents {
         let (epoch, sequence) = view.record.position();
         let origin = view.record.origin();
         let object = if block_count == 0 { 0 } else { key.object };
-        let entry =
-            LogEntry { epoch, sequence, volume: key.volume, object, first_block, block_count, origin };
+        let entry = LogEntry { epoch, sequence, layer: key.layer, object, first_block, block_count, origin };
         let is_mend = view.kind == RecordKind::Write && entry.is_mend();
         let location = data_location + view.data_index;
         match view.kind {
@@ -77,7 +79,7 @@ impl Contents {
                             _ => object.set(block, entry, sequence),
                         };
                         if let Some(old) = old {
-                            segments.block_died(old.location);
+                            segments.entry_died(old);
                         }
                     }
                 });
@@ -97,10 +99,19 @@ impl Contents {
                 }
             }
             RecordKind::Zero => {
-                freed = index.remove(&key, first_block, block_count, |old| segments.block_died(old.location));
+                freed = index.remove(&key, first_block, block_count, |old| segments.entry_died(old));
             }
+            RecordKind::Hole => index.change(key, |object| {
+                // Of one that was pushed the origin says it.
+                let changed = if sequence > Sequence(0) { sequence } else { Sequence(origin) };
+                for block in first_block..first_block + block_count {
+                    if let Some(old) = object.set(block, Entry::HOLE, changed) {
+                        segments.entry_died(old);
+                    }
+                }
+            }),
             RecordKind::Reached => {
-                logs.reached(pg, (key.volume, key.object));
+                logs.reached(pg, (key.layer, key.object));
                 return None;
             }
             RecordKind::Mark | RecordKind::Join => {
@@ -148,11 +159,11 @@ mod tests {
     use super::*;
     use crate::layout::{Record, SEGMENTS_OFFSET};
     use base::log_entry::{MEND, REPAIR};
-    use base::{BLOCK_BYTES, PgId, PoolId, VolumeId};
+    use base::{BLOCK_BYTES, LayerId, PgId, PoolId};
 
     const BLOCKS: u32 = 16;
     const PG: PgId = PgId { pool: PoolId(1), index: 1 };
-    const KEY: ObjectKey = ObjectKey { pg: PG, volume: VolumeId(3), object: 4 };
+    const KEY: ObjectKey = ObjectKey { pg: PG, layer: LayerId(3), object: 4 };
 
     fn contents() -> Contents {
         let bytes = BLOCKS * BLOCK_BYTES as u32;
@@ -274,7 +285,7 @@ mod tests {
         apply(&mut contents, place(RecordKind::Join, 0, 20), &[]);
         let reached = Record::new(RecordKind::Reached, KEY, 0, 0);
         apply(&mut contents, reached, &[]);
-        assert_eq!(contents.logs.groups[&PG].reached, Some((VolumeId(3), 4)));
+        assert_eq!(contents.logs.groups[&PG].reached, Some((LayerId(3), 4)));
         assert_eq!(contents.logs.position(PG).unwrap().1, Sequence(20));
         apply(&mut contents, place(RecordKind::Mark, 0, 0), &[]);
         assert_eq!(of(&contents), (false, 21, 1, 0, 2));

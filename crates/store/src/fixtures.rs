@@ -1,15 +1,16 @@
 //! What an earlier program wrote to a drive, byte for byte. `fixtures/README.md` says which, and how.
 //!
 //! A test that fails here says that drives in use would be read differently from now on. Then the format is another one:
-//! [`FORMAT_VERSION`] must grow, docs/formats/ be changed, and a store of the old version be refused or read.
+//! [`FORMAT_VERSION`](crate::layout::FORMAT_VERSION) must grow, docs/formats/ be changed, and a store of the old version be refused
+//! or read.
 
 use crate::batch::{header_of, records};
 use crate::index::ObjectIndex;
 use crate::layout::{
-    BatchHeader, FORMAT_VERSION, Record, RecordKind, RootEntry, RootGroup, RootHeader, RootObject, Superblock,
+    BatchHeader, FORMAT_OLDEST, Record, RecordKind, RootEntry, RootGroup, RootHeader, RootObject, Superblock,
 };
 use crate::superblock;
-use base::{BLOCK_BYTES, Epoch, Fingerprints, LogEntry, ObjectKey, PgId, PoolId, Sequence, VolumeId, crc32c};
+use base::{BLOCK_BYTES, Epoch, Fingerprints, LayerId, LogEntry, ObjectKey, PgId, PoolId, Sequence, crc32c};
 use zerocopy::{FromBytes, IntoBytes};
 
 const SUPERBLOCK: &[u8] = include_bytes!("../fixtures/superblock.bin");
@@ -22,14 +23,14 @@ fn found() -> Superblock {
 }
 
 fn key(index: u32, object: u32) -> ObjectKey {
-    ObjectKey { pg: PgId { pool: PoolId(1), index }, volume: VolumeId(1), object }
+    ObjectKey { pg: PgId { pool: PoolId(1), index }, layer: LayerId(1), object }
 }
 
 #[test]
 fn a_superblock_of_format_6() {
     let found = found();
     assert!(found.is_intact());
-    assert_eq!((found.version.get(), FORMAT_VERSION), (6, 6));
+    assert_eq!((found.version.get(), FORMAT_OLDEST), (6, 6));
     let identity = superblock::identity(&found);
     assert_eq!(identity.cluster.to_string(), "505e09b8-d4ae-4dd2-8a9f-da4fb4f89d44");
     assert_eq!(identity.osd_uuid.to_string(), "9f86cdf2-5b94-478a-b683-ed7308d223c9");
@@ -88,7 +89,7 @@ fn a_checkpoint_of_format_6() {
     assert_eq!((header.object_count.get(), header.group_count.get()), (16, 64));
     let object = objects[0];
     assert_eq!(
-        (object.pool.get(), object.pg_index.get(), object.volume.get(), object.object.get()),
+        (object.pool.get(), object.pg_index.get(), object.layer.get(), object.object.get()),
         (1, 1, 1, 0)
     );
     let page = object.page;
@@ -113,7 +114,7 @@ fn a_checkpoint_of_format_6() {
     }
     let entry = entries[53];
     assert_eq!(
-        (entry.epoch.get(), entry.sequence.get(), entry.volume.get(), entry.object.get()),
+        (entry.epoch.get(), entry.sequence.get(), entry.layer.get(), entry.object.get()),
         (2, 54, 1, 0)
     );
     assert_eq!((entry.first_block.get(), entry.block_count.get()), (676, 1));

@@ -10,9 +10,13 @@
 //! one as if they had changed at the floor of the later one: nobody asks for more, and steps stay as small as they were.
 
 use crate::cache::bring;
+mod stacks;
+
+use crate::actions::Location;
 use crate::layout::{PageHeader, Piece};
 use base::hash::Map;
-use base::{OBJECT_BLOCKS, ObjectKey, PgId, Sequence, VolumeId};
+use base::{LayerId, LayerSpan, OBJECT_BLOCKS, ObjectKey, PgId, Sequence, ZERO_BLOCK_CRC32C};
+use stacks::Stacks;
 use std::collections::hash_map;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -22,6 +26,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(crate) struct Entry {
     pub(crate) location: u32,
     pub(crate) crc32c: u32,
+}
+
+impl Entry {
+    /// A block that reads as zeros and lies nowhere: it hides what lies beneath its layer.
+    pub(crate) const HOLE: Entry = Entry { location: Location::HOLE.0, crc32c: ZERO_BLOCK_CRC32C };
+
+    pub(crate) fn is_hole(&self) -> bool {
+        self.location == Location::HOLE.0
+    }
 }
 
 /// What the index keeps of a block, in memory and in a page: 10 bytes.
@@ -47,6 +60,8 @@ const WORDS: usize = OBJECT_BLOCKS / 64;
 pub(crate) struct ObjectIndex {
     bits: [u64; WORDS],
     slots: Vec<Slot>,
+    /// How many of them are holes.
+    holes: u16,
     /// What ticks are counted from.
     base: u64,
     /// Steps of ticks are this power of two.
@@ -146,11 +161,12 @@ impl ObjectIndex {
     pub(crate) fn set(&mut self, block: u16, entry: Entry, changed: Sequence) -> Option<Entry> {
         self.is_dirty = true;
         let tick = self.tick_of(changed);
-        let slot = Slot { location: entry.location.into(), crc32c: entry.crc32c.into(), tick };
         let rank = self.rank(block);
         if self.has(block) {
-            return Some(std::mem::replace(&mut self.slots[rank], slot).entry());
+            return Some(self.replace(rank, entry, tick));
         }
+        self.holes += u16::from(entry.is_hole());
+        let slot = Slot { location: entry.location.into(), crc32c: entry.crc32c.into(), tick };
         if self.slots.len() == self.slots.capacity() {
             // Small steps: memory per block stays near the 10 bytes of a slot.
             let step = (self.slots.len() / 8).max(4).min(OBJECT_BLOCKS - self.slots.len());
@@ -169,9 +185,15 @@ impl ObjectIndex {
         }
         self.is_dirty = true;
         let rank = self.rank(block);
-        let tick = self.slots[rank].tick;
+        Some(self.replace(rank, entry, self.slots[rank].tick))
+    }
+
+    fn replace(&mut self, rank: usize, entry: Entry, tick: U16) -> Entry {
         let slot = Slot { location: entry.location.into(), crc32c: entry.crc32c.into(), tick };
-        Some(std::mem::replace(&mut self.slots[rank], slot).entry())
+        let old = std::mem::replace(&mut self.slots[rank], slot).entry();
+        self.holes += u16::from(entry.is_hole());
+        self.holes -= u16::from(old.is_hole());
+        old
     }
 
     /// A block lies elsewhere now, and is what it was: `false` if it is not what and where it was taken to be.
@@ -197,7 +219,9 @@ impl ObjectIndex {
         self.is_dirty = true;
         let rank = self.rank(block);
         self.bits[usize::from(block) / 64] &= !(1 << (block % 64));
-        Some(self.slots.remove(rank).entry())
+        let old = self.slots.remove(rank).entry();
+        self.holes -= u16::from(old.is_hole());
+        Some(old)
     }
 
     pub(crate) fn entries(&self) -> impl ExactSizeIterator<Item = Entry> + '_ {
@@ -206,6 +230,11 @@ impl ObjectIndex {
 
     pub(crate) fn block_count(&self) -> u16 {
         self.slots.len() as u16
+    }
+
+    /// How many of its blocks lie on the drive.
+    fn blocks_on_drive(&self) -> u64 {
+        self.slots.len() as u64 - u64::from(self.holes)
     }
 
     /// Its page: a header, then a slot for each block.
@@ -235,9 +264,15 @@ impl ObjectIndex {
         {
             return None;
         }
+        let slots = slots.to_vec();
+        let holes = slots.iter().filter(|slot| slot.entry().is_hole());
+        if holes.clone().any(|slot| slot.entry() != Entry::HOLE) {
+            return None;
+        }
         Some(ObjectIndex {
             bits,
-            slots: slots.to_vec(),
+            holes: holes.count() as u16,
+            slots,
             base: header.base.get(),
             shift: header.shift,
             ..ObjectIndex::default()
@@ -262,25 +297,33 @@ fn shift_for(sequences: u64, shift: u8) -> u8 {
 }
 
 /// The objects of one group.
-type Objects = Map<(VolumeId, u32), Box<ObjectIndex>>;
+type Objects = Map<(LayerId, u32), Box<ObjectIndex>>;
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+struct Group {
+    objects: Objects,
+    stacks: Stacks,
+}
 
 /// All objects, by group: whoever asks for those of one walks no others, and what grows is a group's table at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     /// Groups without any are absent.
-    groups: Map<PgId, Objects>,
+    groups: Map<PgId, Group>,
     object_count: usize,
+    /// Blocks that lie on the drive.
     pub(crate) block_count: u64,
     slot_capacity: u64,
 }
 
 impl Index {
     pub(crate) fn get(&self, key: &ObjectKey) -> Option<&ObjectIndex> {
-        self.groups.get(&key.pg)?.get(&(key.volume, key.object)).map(|object| &**object)
+        self.groups.get(&key.pg)?.objects.get(&(key.layer, key.object)).map(|object| &**object)
     }
 
     pub(crate) fn get_mut(&mut self, key: &ObjectKey) -> Option<&mut ObjectIndex> {
-        self.groups.get_mut(&key.pg)?.get_mut(&(key.volume, key.object)).map(|object| &mut **object)
+        self.groups.get_mut(&key.pg)?.objects.get_mut(&(key.layer, key.object)).map(|object| &mut **object)
     }
 
     /// Brings what is kept of blocks into the processor's cache: see [`bring`].
@@ -291,15 +334,16 @@ impl Index {
 
     /// Changes an object, which may be a new one. It has a block then.
     pub(crate) fn change(&mut self, key: ObjectKey, change: impl FnOnce(&mut ObjectIndex)) {
-        let objects = self.groups.entry(key.pg).or_default();
-        let object = objects.entry((key.volume, key.object)).or_insert_with(|| {
+        let Group { objects, stacks } = self.groups.entry(key.pg).or_default();
+        let object = objects.entry((key.layer, key.object)).or_insert_with(|| {
             self.object_count += 1;
+            stacks.add(key.layer, key.object);
             Box::default()
         });
-        let (capacity, count) = (object.slots.capacity(), object.slots.len());
+        let (capacity, count) = (object.slots.capacity(), object.blocks_on_drive());
         change(object);
         self.slot_capacity += (object.slots.capacity() - capacity) as u64;
-        self.block_count += (object.slots.len() - count) as u64;
+        self.block_count = self.block_count + object.blocks_on_drive() - count;
     }
 
     /// Removes blocks, and the object with its last one. Answers the page it had then.
@@ -310,11 +354,12 @@ impl Index {
         block_count: u16,
         mut removed: impl FnMut(Entry),
     ) -> Option<Piece> {
-        let (objects, place) = (self.groups.get_mut(&key.pg)?, (key.volume, key.object));
+        let Group { objects, stacks } = self.groups.get_mut(&key.pg)?;
+        let place = (key.layer, key.object);
         let object = objects.get_mut(&place)?;
         for block in first_block..first_block + block_count {
             if let Some(entry) = object.remove(block) {
-                self.block_count -= 1;
+                self.block_count -= u64::from(!entry.is_hole());
                 removed(entry);
             }
         }
@@ -322,6 +367,7 @@ impl Index {
             return None;
         }
         let object = objects.remove(&place)?;
+        stacks.remove(key.layer, key.object);
         if objects.is_empty() {
             self.groups.remove(&key.pg);
         }
@@ -334,23 +380,30 @@ impl Index {
     /// over the group's objects: some milliseconds for each million.
     pub(crate) fn split(&mut self, pg: PgId, modulus: u32) {
         let child = pg.child(modulus / 2);
-        let Some(objects) = self.groups.get_mut(&pg) else { return };
+        let Some(Group { objects, stacks }) = self.groups.get_mut(&pg) else { return };
         let given: Vec<_> = objects.extract_if(|place, _| child.holds(modulus, place.0, place.1)).collect();
         objects.shrink_to_fit();
+        if !stacks.is_empty() {
+            let left = objects.keys().map(|(layer, object)| ObjectKey { pg, layer: *layer, object: *object });
+            *stacks = left.collect();
+        }
         if objects.is_empty() {
             self.groups.remove(&pg);
         }
-        for (place, object) in given {
-            let before = self.groups.entry(child).or_default().insert(place, object);
+        for ((layer, object), index) in given {
+            let group = self.groups.entry(child).or_default();
+            group.stacks.add(layer, object);
+            let before = group.objects.insert((layer, object), index);
             assert!(before.is_none(), "a group that is split off from {pg} holds nothing before");
         }
     }
 
     /// Takes in an object read from a checkpoint. `false` if it is there already.
     pub(crate) fn insert(&mut self, key: ObjectKey, object: ObjectIndex) -> bool {
-        let objects = self.groups.entry(key.pg).or_default();
-        let hash_map::Entry::Vacant(place) = objects.entry((key.volume, key.object)) else { return false };
-        self.block_count += object.slots.len() as u64;
+        let Group { objects, stacks } = self.groups.entry(key.pg).or_default();
+        let hash_map::Entry::Vacant(place) = objects.entry((key.layer, key.object)) else { return false };
+        stacks.add(key.layer, key.object);
+        self.block_count += object.blocks_on_drive();
         self.slot_capacity += object.slots.capacity() as u64;
         place.insert(Box::new(object));
         self.object_count += 1;
@@ -362,16 +415,28 @@ impl Index {
         self.groups.keys().flat_map(move |pg| self.of_group(*pg))
     }
 
-    /// The objects of a group, in no order.
-    pub(crate) fn of_group(&self, pg: PgId) -> impl Iterator<Item = (ObjectKey, &ObjectIndex)> {
-        let objects = self.groups.get(&pg).into_iter().flatten();
-        objects.map(move |((volume, object), index)| {
-            (ObjectKey { pg, volume: *volume, object: *object }, &**index)
+    /// The layers of a span that hold something of an object of a group, the newest first, and what they hold.
+    pub(crate) fn layers(
+        &self,
+        pg: PgId,
+        span: LayerSpan,
+        object: u32,
+    ) -> impl Iterator<Item = (LayerId, &ObjectIndex)> {
+        self.groups.get(&pg).into_iter().flat_map(move |group| {
+            let held = move |layer| Some((layer, &**group.objects.get(&(layer, object))?));
+            group.stacks.of(span, object).filter_map(held)
         })
     }
 
+    /// The objects of a group, in no order.
+    pub(crate) fn of_group(&self, pg: PgId) -> impl Iterator<Item = (ObjectKey, &ObjectIndex)> {
+        let objects = self.groups.get(&pg).into_iter().flat_map(|group| &group.objects);
+        objects
+            .map(move |((layer, object), index)| (ObjectKey { pg, layer: *layer, object: *object }, &**index))
+    }
+
     pub(crate) fn objects_mut(&mut self) -> impl Iterator<Item = &mut ObjectIndex> {
-        self.groups.values_mut().flatten().map(|(_, object)| &mut **object)
+        self.groups.values_mut().flat_map(|group| group.objects.values_mut()).map(|object| &mut **object)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -384,16 +449,17 @@ impl Index {
     }
 
     pub(crate) fn object_count(&self, pg: PgId) -> u64 {
-        self.groups.get(&pg).map_or(0, |objects| objects.len() as u64)
+        self.groups.get(&pg).map_or(0, |group| group.objects.len() as u64)
     }
 
     /// Memory it takes, maps included, without walking the objects.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        let slot = size_of::<(VolumeId, u32)>() + size_of::<Box<ObjectIndex>>() + 1;
-        let capacity: usize = self.groups.values().map(Objects::capacity).sum();
+        let slot = size_of::<(LayerId, u32)>() + size_of::<Box<ObjectIndex>>() + 1;
+        let capacity: usize = self.groups.values().map(|group| group.objects.capacity()).sum();
+        let stacks: u64 = self.groups.values().map(|group| group.stacks.memory_bytes()).sum();
         let maps = capacity * slot * 8 / 7;
         let objects = self.object_count * size_of::<ObjectIndex>();
-        maps as u64 + objects as u64 + self.slot_capacity * size_of::<Slot>() as u64
+        stacks + maps as u64 + objects as u64 + self.slot_capacity * size_of::<Slot>() as u64
     }
 }
 
@@ -492,7 +558,7 @@ mod tests {
         let mut index = Index::default();
         let pg = PgId { pool: base::PoolId(1), index: 1 };
         let keys = (0..200).map(|object| ObjectKey { pg, object, ..ObjectKey::default() });
-        let keys: Vec<ObjectKey> = keys.filter(|key| pg.holds(2, key.volume, key.object)).collect();
+        let keys: Vec<ObjectKey> = keys.filter(|key| pg.holds(2, key.layer, key.object)).collect();
         let count = keys.len() as u64;
         for key in &keys {
             index.set(*key, 0, entry(1), Sequence(1));
@@ -507,7 +573,7 @@ mod tests {
         let held = |index: &Index, pg| index.iter().filter(|(key, _)| key.pg == pg).count() as u64;
         for of in [pg, child] {
             assert_eq!(index.of_group(of).count() as u64, held(&index, of));
-            assert!(index.of_group(of).all(|(key, _)| of.holds(4, key.volume, key.object)));
+            assert!(index.of_group(of).all(|(key, _)| of.holds(4, key.layer, key.object)));
         }
         assert_eq!(index.object_count(pg), held(&index, pg));
         assert_eq!(index.object_count(child), held(&index, child));
@@ -643,7 +709,7 @@ mod tests {
     #[test]
     fn a_block_that_is_mended_changed_when_it_did() {
         let mut index = Index::default();
-        let key = ObjectKey { pg: PgId::default(), volume: VolumeId(1), object: 0 };
+        let key = ObjectKey { pg: PgId::default(), layer: LayerId(1), object: 0 };
         assert_eq!(index.set(key, 3, entry(1), Sequence(7)), None);
         assert_eq!(index.mend(key, 3, entry(2), Sequence(9)), Some(entry(1)));
         let object = index.get(&key).unwrap();

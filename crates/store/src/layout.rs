@@ -1,11 +1,14 @@
 //! The bytes on the drive, little-endian. Drawn in docs/formats/.
 
-use base::{BLOCK_BYTES, Epoch, LogEntry, OBJECT_BLOCKS, ObjectKey, PgId, PoolId, Sequence, VolumeId};
+use base::{BLOCK_BYTES, Epoch, LayerId, LogEntry, OBJECT_BLOCKS, ObjectKey, PgId, PoolId, Sequence};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, TryFromBytes, Unaligned};
 
 /// The version of this format.
-pub const FORMAT_VERSION: u32 = 6;
+pub const FORMAT_VERSION: u32 = 7;
+/// The oldest one that is read. What it lays out is the same; it knows neither holes nor layers. A drive is of the newest from its
+/// first opening on.
+pub const FORMAT_OLDEST: u32 = 6;
 /// The first bytes of a superblock after its checksum.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"MILLPOSD";
 /// Where the two superblocks lie, in bytes.
@@ -199,6 +202,8 @@ pub enum RecordKind {
     Reached = 11,
     /// Of a pool of which no object is there: the logs of its groups go.
     Forget = 12,
+    /// Blocks of a layer read as zeros, whatever lies beneath it: they are there, and take no room.
+    Hole = 13,
 }
 
 impl RecordKind {
@@ -233,7 +238,8 @@ impl RecordKind {
             | Self::Entry
             | Self::Split
             | Self::Reached
-            | Self::Forget => (0, 0),
+            | Self::Forget
+            | Self::Hole => (0, 0),
         }
     }
 
@@ -260,15 +266,15 @@ pub struct Record {
     pub block_count: U16,
     /// The first of them in the object.
     pub first_block: U16,
-    /// Zeros: room for the layer of a volume's family, or a position in a stripe.
+    /// Zeros: room for a position in a stripe.
     pub reserved: U16,
     /// The group's pool.
     pub pool: U32,
     /// The group's number in the pool.
     pub pg_index: U32,
-    /// The volume.
-    pub volume: U64,
-    /// The 4 MiB piece of the volume. Of a mark, join or split: the group's modulus, 0 of a mark that tells no place.
+    /// The layer.
+    pub layer: U64,
+    /// The 4 MiB piece of the layer. Of a mark, join or split: the group's modulus, 0 of a mark that tells no place.
     pub object: U32,
     /// The group's epoch.
     pub epoch: U32,
@@ -291,7 +297,7 @@ impl Record {
             first_block: first_block.into(),
             pool: key.pg.pool.0.into(),
             pg_index: key.pg.index.into(),
-            volume: key.volume.0.into(),
+            layer: key.layer.0.into(),
             object: key.object.into(),
             ..Record::default()
         }
@@ -302,7 +308,7 @@ impl Record {
     pub fn key(&self) -> ObjectKey {
         ObjectKey {
             pg: PgId { pool: PoolId(self.pool.get()), index: self.pg_index.get() },
-            volume: VolumeId(self.volume.get()),
+            layer: LayerId(self.layer.get()),
             object: self.object.get(),
         }
     }
@@ -345,7 +351,7 @@ impl Record {
                         && first + count <= OBJECT_BLOCKS
                         && self.sequence.get() > 0
                 }
-                RecordKind::Zero | RecordKind::Relocate | RecordKind::Push => {
+                RecordKind::Zero | RecordKind::Hole | RecordKind::Relocate | RecordKind::Push => {
                     (1..=OBJECT_BLOCKS).contains(&count) && first + count <= OBJECT_BLOCKS
                 }
                 // One of a mark has no blocks.
@@ -396,9 +402,9 @@ pub struct RootObject {
     pub pool: U32,
     /// The group's number.
     pub pg_index: U32,
-    /// The volume.
-    pub volume: U64,
-    /// The piece of the volume.
+    /// The layer.
+    pub layer: U64,
+    /// The piece of the layer.
     pub object: U32,
     /// Its page.
     pub page: Piece,
@@ -413,7 +419,7 @@ pub struct RootGroup {
     pub pool: U32,
     /// Its number.
     pub pg_index: U32,
-    /// Bit 1: it was catching up when its log began. Bit 2: so far it reached `reached_volume`, `reached_object`.
+    /// Bit 1: it was catching up when its log began. Bit 2: so far it reached `reached_layer`, `reached_object`.
     /// Bits 8 to 31: its modulus.
     pub flags: U32,
     /// Entries that follow, as [`RootEntry`].
@@ -422,9 +428,9 @@ pub struct RootGroup {
     pub log_begins: U64,
     /// What `log_begins` was when the log last began anew.
     pub log_started: U64,
-    /// How far it got in catching up: the volume.
-    pub reached_volume: U64,
-    /// And the piece of the volume.
+    /// How far it got in catching up: the layer.
+    pub reached_layer: U64,
+    /// And the piece of the layer.
     pub reached_object: U32,
     /// Entries behind those, of what it may have and others have not.
     pub doubt_count: U32,
@@ -439,9 +445,9 @@ const _: () = assert!(size_of::<RootGroup>() == 56);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct RootHeld {
-    /// The volume of the last object.
-    pub volume: U64,
-    /// The piece of the volume.
+    /// The layer of the last object.
+    pub layer: U64,
+    /// The piece of the layer.
     pub object: U32,
     /// Zeros.
     pub reserved: U32,
@@ -456,11 +462,11 @@ const _: () = assert!(size_of::<RootHeld>() == 24);
 pub struct RootEntry {
     /// Its place in the group's order.
     pub sequence: U64,
-    /// The volume.
-    pub volume: U64,
+    /// The layer.
+    pub layer: U64,
     /// The epoch.
     pub epoch: U32,
-    /// The piece of the volume.
+    /// The piece of the layer.
     pub object: U32,
     /// The first block it changed.
     pub first_block: U16,
@@ -485,7 +491,7 @@ impl From<&LogEntry> for RootEntry {
     fn from(entry: &LogEntry) -> RootEntry {
         RootEntry {
             sequence: entry.sequence.0.into(),
-            volume: entry.volume.0.into(),
+            layer: entry.layer.0.into(),
             epoch: entry.epoch.0.into(),
             object: entry.object.into(),
             first_block: entry.first_block.into(),
@@ -501,7 +507,7 @@ impl From<&RootEntry> for LogEntry {
         LogEntry {
             epoch: Epoch(entry.epoch.get()),
             sequence: Sequence(entry.sequence.get()),
-            volume: VolumeId(entry.volume.get()),
+            layer: LayerId(entry.layer.get()),
             object: entry.object.get(),
             first_block: entry.first_block.get(),
             block_count: entry.block_count.get(),
@@ -565,7 +571,7 @@ mod tests {
         const MOST: u32 = GROUP_MODULUS_MAX;
         let of_group = |kind, index, modulus| {
             let pg = PgId { pool: PoolId(1), index };
-            let key = ObjectKey { pg, volume: VolumeId(0), object: modulus };
+            let key = ObjectKey { pg, layer: LayerId(0), object: modulus };
             Record::new(kind, key, 0, 0).is_possible(kind)
         };
         for kind in [RecordKind::Mark, RecordKind::Join] {

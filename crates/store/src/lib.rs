@@ -57,7 +57,7 @@ pub mod testing;
 
 pub use actions::{
     Action, BatchId, Expected, Extent, Identity, Location, Options, Role, Sabotage, StageError, Staged,
-    Statistics, WriteRecord,
+    Statistics, Unseen, WriteRecord,
 };
 pub use device::{Device, DeviceError};
 pub use error::{FormatError, OpenError};

@@ -4,7 +4,7 @@ use crate::batch::RecordView;
 use crate::cache::bring;
 use crate::layout::{RecordKind, RootEntry, RootGroup, RootHeld};
 use base::hash::{Map, Set};
-use base::{Epoch, LogEntry, ObjectKey, PgId, PoolId, Sequence, VolumeId};
+use base::{Epoch, LayerId, LogEntry, ObjectKey, PgId, PoolId, Sequence};
 use std::collections::VecDeque;
 
 /// Entries kept for each group, unless [`Options`](crate::Options) ask for fewer.
@@ -21,7 +21,7 @@ pub(crate) const HELD_MAX: usize = 64;
 /// Up to where a member had its group's order, of the objects up to this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
-    pub(crate) object: (VolumeId, u32),
+    pub(crate) object: (LayerId, u32),
     pub(crate) through: Sequence,
 }
 
@@ -45,7 +45,7 @@ pub enum Currency {
 
 /// Whether both repair the same write.
 fn repair_the_same(one: &LogEntry, other: &LogEntry) -> bool {
-    let names = |entry: &LogEntry| (entry.volume, entry.object, entry.origin);
+    let names = |entry: &LogEntry| (entry.layer, entry.object, entry.origin);
     one.is_repair() && other.is_repair() && names(one) == names(other)
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct PgLog {
     /// What `begins` was when the log last began anew.
     pub(crate) started: Sequence,
     /// Of one that is incomplete: in catching up it came to have everything of the objects up to this one.
-    pub(crate) reached: Option<(VolumeId, u32)>,
+    pub(crate) reached: Option<(LayerId, u32)>,
     /// Of one that is incomplete: what it had before, by objects in order.
     pub(crate) held: Vec<Held>,
     /// Of one that is incomplete: what it had in its log beyond that, which may have come to nothing.
@@ -96,7 +96,7 @@ impl PgLog {
 
     /// The member lags from here on: notes what it has for sure, by objects, and what it may have beyond that.
     fn note_held(&mut self, in_flight_max: u64) {
-        const END: (VolumeId, u32) = (VolumeId(u64::MAX), u32::MAX);
+        const END: (LayerId, u32) = (LayerId(u64::MAX), u32::MAX);
         let reached = if self.is_incomplete { self.reached.take() } else { Some(END) };
         if !self.is_incomplete {
             (self.held, self.doubts) = (Vec::new(), Vec::new());
@@ -152,7 +152,7 @@ impl PgLog {
     }
 
     /// Of an incomplete one, up to where it had an object when it last had it all.
-    fn held_before(&self, object: (VolumeId, u32)) -> Sequence {
+    fn held_before(&self, object: (LayerId, u32)) -> Sequence {
         let held = self.held.iter().find(|held| object <= held.object);
         held.map_or(Sequence(0), |held| held.through)
     }
@@ -217,7 +217,7 @@ impl PgLogs {
     /// See [`Store::object_held_through`](crate::Store::object_held_through).
     pub(crate) fn object_held_through(&self, key: &ObjectKey) -> Sequence {
         let Some(log) = self.groups.get(&key.pg) else { return Sequence(0) };
-        let object = (key.volume, key.object);
+        let object = (key.layer, key.object);
         let is_there = !log.is_incomplete || log.reached.is_some_and(|reached| object <= reached);
         let now = log.settled(self.in_flight_max()).filter(|_| is_there).unwrap_or_default();
         now.max(log.held_before(object))
@@ -307,7 +307,7 @@ impl PgLogs {
     }
 
     /// A member that is catching up has everything of the objects up to this one.
-    pub(crate) fn reached(&mut self, pg: PgId, object: (VolumeId, u32)) {
+    pub(crate) fn reached(&mut self, pg: PgId, object: (LayerId, u32)) {
         self.change(pg, |log| {
             if log.is_incomplete {
                 log.reached = log.reached.max(Some(object));
@@ -414,12 +414,12 @@ impl PgLogs {
     pub(crate) fn home(&self, key: ObjectKey) -> ObjectKey {
         let mut pg = key.pg;
         while let Some(modulus) = self.groups.get(&pg).map(|log| log.modulus).filter(|modulus| *modulus > 0)
-            && !pg.holds(modulus, key.volume, key.object)
+            && !pg.holds(modulus, key.layer, key.object)
         {
             // It went at the first doubling by which it was not the group's any more.
             let doublings = std::iter::successors(Some(modulus), |m| m.is_multiple_of(2).then_some(m / 2));
             let before =
-                doublings.take_while(|m| *m > pg.index).find(|m| pg.holds(*m, key.volume, key.object));
+                doublings.take_while(|m| *m > pg.index).find(|m| pg.holds(*m, key.layer, key.object));
             let Some(before) = before else { break };
             pg = pg.child(before);
         }
@@ -429,9 +429,11 @@ impl PgLogs {
     /// What the object of a record is called now.
     pub(crate) fn home_of(&self, view: &RecordView<'_>) -> ObjectKey {
         match view.kind {
-            RecordKind::Write | RecordKind::Zero | RecordKind::Relocate | RecordKind::Push => {
-                self.home(view.record.key())
-            }
+            RecordKind::Write
+            | RecordKind::Zero
+            | RecordKind::Hole
+            | RecordKind::Relocate
+            | RecordKind::Push => self.home(view.record.key()),
             _ => view.record.key(),
         }
     }

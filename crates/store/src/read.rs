@@ -1,14 +1,18 @@
 //! What a store has, and how it is. Only what is durable is seen.
 
-use crate::actions::{Extent, Identity, Location, Role, Statistics};
+use crate::actions::{Extent, Identity, Location, Role, Statistics, Unseen};
 use crate::index::ObjectIndex;
 use crate::layout::Superblock;
 use crate::pg_log::Currency;
 use crate::space::Space;
 use crate::store::Store;
 use crate::superblock;
-use base::{BLOCK_BYTES, Epoch, LogEntry, ObjectKey, PgId, PoolId, Sequence, ZERO_BLOCK_CRC32C};
+use base::{
+    BLOCK_BYTES, BlockRange, Epoch, LayerId, LayerSpan, LogEntry, ObjectKey, PgId, PoolId, Sequence,
+    ZERO_BLOCK_CRC32C,
+};
 use std::collections::VecDeque;
+use std::ops::Range;
 use zerocopy::FromBytes;
 
 impl Store {
@@ -18,7 +22,7 @@ impl Store {
         self.identity
     }
 
-    /// Where blocks of an object lie, and their checksums, one for each. Appends to both vectors.
+    /// Where blocks of an object lie, and their checksums, one for each: what its layer holds itself. Appends to both vectors.
     pub fn lookup(
         &self,
         key: &ObjectKey,
@@ -32,24 +36,140 @@ impl Store {
         for block in first_block..first_block + block_count {
             let entry = object.and_then(|object| object.get(block));
             checksums.push(entry.map_or(ZERO_BLOCK_CRC32C, |entry| entry.crc32c));
-            let location = entry.map(|entry| entry.location);
-            if let Some(last) = extents[first_extent..].last_mut() {
-                let continues = match (last.location, location) {
-                    (None, None) => true,
-                    // Two segments that touch are two extents: they are pinned one by one.
-                    (Some(Location(start)), Some(location)) => {
-                        start + u32::from(last.block_count) == location
-                            && self.contents.segments.of(start) == self.contents.segments.of(location)
+            let location = entry.map(|entry| Location(entry.location));
+            let extent = Extent { layer: key.layer, first_block: block, block_count: 1, location };
+            self.append(extent, first_extent, extents);
+        }
+    }
+
+    /// The same of what somebody sees who sees all of these layers, those of the first span in front of those of the second, and so
+    /// on. What reads as zeros lies nowhere.
+    pub fn lookup_through(
+        &self,
+        spans: &[LayerSpan],
+        range: &BlockRange,
+        extents: &mut Vec<Extent>,
+        checksums: &mut Vec<u32>,
+    ) {
+        let BlockRange { key, first_block, block_count } = *range;
+        let (first_extent, first_checksum) = (extents.len(), checksums.len());
+        let nothing = Extent { layer: key.layer, first_block, block_count: 1, location: None };
+        // One for each block, until all layers were looked at.
+        let mut left = usize::from(block_count);
+        extents.extend(range.blocks().map(|block| Extent { first_block: block, ..nothing }));
+        checksums.extend(range.blocks().map(|_| ZERO_BLOCK_CRC32C));
+        'layers: for span in spans {
+            for (layer, object) in self.contents.index.layers(key.pg, *span, key.object) {
+                for (extent, checksum) in
+                    extents[first_extent..].iter_mut().zip(&mut checksums[first_checksum..])
+                {
+                    if extent.location.is_some() {
+                        continue;
                     }
-                    _ => false,
-                };
-                if continues {
-                    last.block_count += 1;
-                    continue;
+                    if let Some(entry) = object.get(extent.first_block) {
+                        (extent.layer, extent.location) = (layer, Some(Location(entry.location)));
+                        *checksum = entry.crc32c;
+                        left -= 1;
+                    }
+                }
+                if left == 0 {
+                    break 'layers;
                 }
             }
-            extents.push(Extent { first_block: block, block_count: 1, location: location.map(Location) });
         }
+        let mut end = first_extent;
+        for at in first_extent..extents.len() {
+            let mut extent = extents[at];
+            extent.location = extent.on_drive();
+            end = self.join(extent, first_extent..end, extents);
+        }
+        extents.truncate(end);
+    }
+
+    fn append(&self, extent: Extent, first: usize, extents: &mut Vec<Extent>) {
+        let count = extents.len();
+        extents.push(extent);
+        let end = self.join(extent, first..count, extents);
+        extents.truncate(end);
+    }
+
+    /// Puts an extent of one block behind those there, of which the last may take it in. Answers where they end.
+    fn join(&self, extent: Extent, before: Range<usize>, extents: &mut [Extent]) -> usize {
+        if let Some(last) = extents[before.clone()].last_mut() {
+            let continues = match (last.location, extent.location) {
+                (None, None) => true,
+                (Some(Location::HOLE), Some(Location::HOLE)) => last.layer == extent.layer,
+                // Two segments that touch are two extents: they are pinned one by one.
+                (Some(Location(start)), Some(Location(location))) => {
+                    last.layer == extent.layer
+                        && start.checked_add(u32::from(last.block_count)) == Some(location)
+                        && self.contents.segments.of(start) == self.contents.segments.of(location)
+                }
+                _ => false,
+            };
+            if continues {
+                last.block_count += 1;
+                return before.end;
+            }
+        }
+        extents[before.end] = extent;
+        before.end + 1
+    }
+
+    /// Blocks of an object that nobody sees of those who see its volume from layers of these numbers, which are in order, for newer
+    /// layers hide them; and holes that hide nothing. Runs of each layer that can be deleted as they are. When they are gone, holes
+    /// above them may hide nothing.
+    #[must_use]
+    pub fn unseen(&self, key: &ObjectKey, views: &[u32]) -> Vec<Unseen> {
+        let span = LayerSpan { volume: key.layer.volume(), oldest: 0, newest: u32::MAX };
+        let layers: Vec<(LayerId, &ObjectIndex)> =
+            self.contents.index.layers(key.pg, span, key.object).collect();
+        // From the newest on: which layer holds each block next above the one that is looked at.
+        let mut above = [u32::MAX; base::OBJECT_BLOCKS];
+        let mut unseen: Vec<Unseen> = Vec::new();
+        for (at, (layer, object)) in layers.iter().enumerate() {
+            // The oldest view that sees it, if none above hides it.
+            let view = views.get(views.partition_point(|view| *view < layer.number())).copied();
+            let mut run: Option<Unseen> = None;
+            for block in 0..base::OBJECT_BLOCKS as u16 {
+                let Some(entry) = object.get(block) else { continue };
+                let hider = std::mem::replace(&mut above[usize::from(block)], layer.number());
+                // What is newer than all views is seen by one that is not known here yet.
+                let is_hidden = view.is_some_and(|view| view >= hider);
+                let is_idle =
+                    entry.is_hole() && layers[at + 1..].iter().all(|(_, object)| object.get(block).is_none());
+                if !is_hidden && !is_idle {
+                    unseen.extend(run.take());
+                    continue;
+                }
+                if run.is_some_and(|run| run.is_hidden != is_hidden) {
+                    unseen.extend(run.take());
+                }
+                let key = ObjectKey { layer: *layer, ..*key };
+                let range = BlockRange { key, first_block: block, block_count: 0 };
+                let run = run.get_or_insert(Unseen { range, is_hidden });
+                run.range.block_count = block + 1 - run.range.first_block;
+            }
+            unseen.extend(run);
+        }
+        unseen
+    }
+
+    /// Whether all that a layer holds of these blocks are holes.
+    #[must_use]
+    pub fn are_holes(&self, range: &BlockRange) -> bool {
+        let object = self.contents.index.get(&range.key);
+        object.is_none_or(|object| {
+            range.blocks().filter_map(|block| object.get(block)).all(|entry| entry.is_hole())
+        })
+    }
+
+    /// Whether one of these layers holds something of these blocks of an object, whichever layer they are named by.
+    #[must_use]
+    pub fn holds_some(&self, spans: &[LayerSpan], range: &BlockRange) -> bool {
+        let ObjectKey { pg, object, .. } = range.key;
+        let mut layers = spans.iter().flat_map(|span| self.contents.index.layers(pg, *span, object));
+        layers.any(|(_, held)| range.blocks().any(|block| held.get(block).is_some()))
     }
 
     /// Brings what is kept of blocks into the processor's cache, before they are looked up one after the other.
@@ -58,6 +178,9 @@ impl Store {
     }
 
     /// Keeps what lies at a location from being overwritten while it is read.
+    ///
+    /// # Panics
+    /// If it is the place of a hole.
     pub fn pin(&mut self, location: Location) {
         self.contents.segments.at(location.0).pins += 1;
     }
@@ -78,6 +201,27 @@ impl Store {
     pub fn allocated_bits(&self, key: &ObjectKey) -> [u8; base::OBJECT_BLOCKS / 8] {
         let mut bits = [0u8; base::OBJECT_BLOCKS / 8];
         self.for_each_block(key, |block, _, _| bits[usize::from(block) / 8] |= 1 << (block % 8));
+        bits
+    }
+
+    /// Which blocks of an object are allocated for whom sees all of these layers: a bit for each, the lowest first.
+    #[must_use]
+    pub fn allocated_through(
+        &self,
+        spans: &[LayerSpan],
+        pg: PgId,
+        object: u32,
+    ) -> [u8; base::OBJECT_BLOCKS / 8] {
+        let [mut bits, mut told] = [[0u8; base::OBJECT_BLOCKS / 8]; 2];
+        for (_, layer) in spans.iter().flat_map(|span| self.contents.index.layers(pg, *span, object)) {
+            for block in 0..base::OBJECT_BLOCKS as u16 {
+                let (byte, bit) = (usize::from(block) / 8, 1 << (block % 8));
+                if let Some(entry) = layer.get(block).filter(|_| told[byte] & bit == 0) {
+                    told[byte] |= bit;
+                    bits[byte] |= if entry.is_hole() { 0 } else { bit };
+                }
+            }
+        }
         bits
     }
 
@@ -212,7 +356,7 @@ impl Store {
     pub fn doubts(&self, key: &ObjectKey) -> impl Iterator<Item = &LogEntry> {
         let (log, key) = (self.contents.logs.groups.get(&key.pg), *key);
         let doubts = log.into_iter().flat_map(|log| &log.doubts);
-        doubts.filter(move |entry| (entry.volume, entry.object) == (key.volume, key.object))
+        doubts.filter(move |entry| (entry.layer, entry.object) == (key.layer, key.object))
     }
 
     /// How many writes of a group may be under way at the same time: see [`Options`](crate::Options).

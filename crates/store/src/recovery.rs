@@ -56,18 +56,16 @@ use crate::device::Device;
 use crate::error::OpenError;
 use crate::index::{Index, ObjectIndex};
 use crate::layout::{
-    BatchHeader, Cursor, GROUP_IS_INCOMPLETE, GROUP_MODULUS_SHIFT, GROUP_REACHED, LogEnd, NO_SEGMENT, Piece,
-    RecordKind, RootEntry, RootGroup, RootHeader, RootHeld, RootObject, STREAMS, SUPERBLOCK_OFFSETS,
-    Superblock,
+    BatchHeader, Cursor, FORMAT_VERSION, GROUP_IS_INCOMPLETE, GROUP_MODULUS_SHIFT, GROUP_REACHED, LogEnd,
+    NO_SEGMENT, Piece, RecordKind, RootEntry, RootGroup, RootHeader, RootHeld, RootObject, STREAMS,
+    SUPERBLOCK_OFFSETS, Superblock,
 };
 use crate::log::Log;
 use crate::pg_log::{DOUBTS_MAX, HELD_MAX, Held, PG_LOG_ENTRIES, PgLog, PgLogs};
 use crate::segments::{SegmentState, Segments};
 use crate::store::{Shutdown, Store};
 use crate::superblock;
-use base::{
-    BLOCK_BYTES, Buffer, Fingerprints, LogEntry, ObjectKey, PgId, PoolId, Sequence, VolumeId, crc32c,
-};
+use base::{BLOCK_BYTES, Buffer, Fingerprints, LayerId, LogEntry, ObjectKey, PgId, PoolId, Sequence, crc32c};
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 use window::{BadBlocks, Window};
@@ -114,6 +112,7 @@ impl Store {
         let Recovery { contents, end, fingerprints, freed_pages, replayed_batches, replayed_blocks, .. } =
             recovery;
         found.mount = (found.mount.get() + 1).into();
+        found.version = FORMAT_VERSION.into();
         found.mount_begin = (end.sequence.get() + 1).into();
         found.sequence = (found.sequence.get() + 1).into();
         superblocks.replace(device, &found)?;
@@ -305,12 +304,12 @@ impl<'a, D: Device> Recovery<'a, D> {
                 is_incomplete: flags & GROUP_IS_INCOMPLETE != 0,
                 modulus: flags >> GROUP_MODULUS_SHIFT,
                 reached: (flags & GROUP_REACHED != 0)
-                    .then(|| (VolumeId(group.reached_volume.get()), group.reached_object.get())),
+                    .then(|| (LayerId(group.reached_layer.get()), group.reached_object.get())),
                 doubts: doubts.iter().map(LogEntry::from).collect(),
                 held: held
                     .iter()
                     .map(|held| Held {
-                        object: (VolumeId(held.volume.get()), held.object.get()),
+                        object: (LayerId(held.layer.get()), held.object.get()),
                         through: Sequence(held.through.get()),
                     })
                     .collect(),
@@ -360,10 +359,10 @@ impl<'a, D: Device> Recovery<'a, D> {
             index.page = Some(page);
             let key = ObjectKey {
                 pg: PgId { pool: PoolId(object.pool.get()), index: object.pg_index.get() },
-                volume: VolumeId(object.volume.get()),
+                layer: LayerId(object.layer.get()),
                 object: object.object.get(),
             };
-            for entry in index.entries() {
+            for entry in index.entries().filter(|entry| !entry.is_hole()) {
                 if self.contents.segments.of(entry.location).is_none() {
                     return Err(is_damaged());
                 }

@@ -1,6 +1,7 @@
 //! The segments of a drive: which can be written, and what still lies in the others.
 
 use crate::actions::Sabotage;
+use crate::index::Entry;
 use crate::layout::{Cursor, NO_SEGMENT, Piece, SEGMENTS_OFFSET};
 use base::BLOCK_BYTES;
 use std::collections::VecDeque;
@@ -178,6 +179,13 @@ impl Segments {
     pub(crate) fn retry_unread(&mut self) {
         for segment in self.all.iter_mut().filter(|segment| segment.state == SegmentState::Unread) {
             segment.state = SegmentState::Sealed;
+        }
+    }
+
+    /// What the index had of a block is gone.
+    pub(crate) fn entry_died(&mut self, entry: Entry) {
+        if !entry.is_hole() {
+            self.block_died(entry.location);
         }
     }
 

@@ -91,7 +91,7 @@ mod tests {
     use crate::layout::{LogEnd, RootGroup, SEGMENTS_OFFSET, Superblock};
     use crate::pg_log::PgLogs;
     use crate::segments::Segments;
-    use base::{BLOCK_BYTES, Epoch, Fingerprints, LogEntry, ObjectKey, PgId, PoolId, Sequence, VolumeId};
+    use base::{BLOCK_BYTES, Epoch, Fingerprints, LayerId, LogEntry, ObjectKey, PgId, PoolId, Sequence};
 
     #[test]
     fn as_many_groups_as_an_osd_should_hold_leave_most_of_a_root_to_objects() {
@@ -102,7 +102,7 @@ mod tests {
             let entry = LogEntry {
                 epoch: Epoch(1),
                 sequence: Sequence(1),
-                volume: VolumeId(1),
+                layer: LayerId(1),
                 object: 0,
                 first_block: 0,
                 block_count: 1,

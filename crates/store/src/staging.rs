@@ -94,6 +94,32 @@ impl Store {
         self.stage_small(&on_drive(RecordKind::Zero, record), RecordKind::Zero, record.token)
     }
 
+    /// Appends blocks of a layer that read as zeros, whatever lies beneath it. They take no room: a full OSD takes them too, if it
+    /// has the object.
+    ///
+    /// # Errors
+    /// When the OSD takes no more objects for this role, is busy, or has failed.
+    pub fn stage_hole(&mut self, record: &WriteRecord) -> Result<(), StageError> {
+        self.check_works()?;
+        let is_there = self.contents.index.get(&record.key).is_some();
+        if !is_there && !Space::of(&self.contents, &self.log).has_room_for_object(record.role) {
+            return Err(StageError::Full);
+        }
+        self.stage_small(&on_drive(RecordKind::Hole, record), RecordKind::Hole, record.token)
+    }
+
+    /// The same of blocks that a learner lacked, out of order. They last changed at that sequence.
+    ///
+    /// # Errors
+    /// As [`Self::stage_hole`].
+    ///
+    /// # Panics
+    /// If the record has a place in the order.
+    pub fn stage_pushed_hole(&mut self, record: &WriteRecord, changed: Sequence) -> Result<(), StageError> {
+        assert_eq!(record.sequence, Sequence(0), "what is pushed has no place in the order");
+        self.stage_hole(&WriteRecord { origin: changed.0, ..*record })
+    }
+
     /// Appends a mark: a place in a group's order without data. `modulus` is the group's. With [`RecordKind::Join`] the
     /// group's log begins anew, because this member is catching up: until the next [`RecordKind::Mark`] or
     /// [`Self::stage_whole`], [`Self::pg_is_incomplete`].

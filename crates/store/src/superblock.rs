@@ -4,8 +4,8 @@ use crate::actions::{Identity, Options};
 use crate::device::{Device, DeviceError};
 use crate::error::{FormatError, OpenError};
 use crate::layout::{
-    COUNT_MAX, FORMAT_VERSION, ROOT_PIECES_MAX, SEGMENTS_OFFSET, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS,
-    Secret, Superblock,
+    COUNT_MAX, FORMAT_OLDEST, FORMAT_VERSION, ROOT_PIECES_MAX, SEGMENTS_OFFSET, SUPERBLOCK_MAGIC,
+    SUPERBLOCK_OFFSETS, Secret, Superblock,
 };
 use base::{BLOCK_BYTES, Buffer, ClusterId, OsdId, OsdUuid};
 use zerocopy::{FromBytes, IntoBytes};
@@ -144,7 +144,7 @@ pub(crate) fn read(device: &mut impl Device) -> Result<Option<Superblocks>, Open
         Some(found) if found.version.get() > FORMAT_VERSION => {
             Err(OpenError::NewerFormat { found: found.version.get(), known: FORMAT_VERSION })
         }
-        Some(found) if found.version.get() < FORMAT_VERSION => {
+        Some(found) if found.version.get() < FORMAT_OLDEST => {
             Err(OpenError::OlderFormat { found: found.version.get(), known: FORMAT_VERSION })
         }
         Some(newest) => {
@@ -296,8 +296,9 @@ mod tests {
         };
         let newer = version(FORMAT_VERSION + 1);
         assert!(matches!(newer, Err(OpenError::NewerFormat { found, .. }) if found == FORMAT_VERSION + 1));
-        let older = version(FORMAT_VERSION - 1);
-        assert!(matches!(older, Err(OpenError::OlderFormat { found, .. }) if found == FORMAT_VERSION - 1));
+        let older = version(FORMAT_OLDEST - 1);
+        assert!(matches!(older, Err(OpenError::OlderFormat { found, .. }) if found == FORMAT_OLDEST - 1));
+        assert!(version(FORMAT_OLDEST).is_ok());
     }
 
     #[test]

@@ -3,9 +3,11 @@
 use super::dialler::{Dial, Dialled, Dialler};
 use super::fence::{self, FENCE_LIMIT, Order};
 use auth::{Identity, KeyError, SecretKey};
-use base::map::ClusterMap;
-use base::{ClientId, Generation, VolumeId};
-use cluster::{Attach, Attachment, ClusterError, Detach, Fenced, Grant, KeepAlive, Resume, Revoke};
+use base::map::{ClusterMap, Stillness};
+use base::{ClientId, Generation, LayerId, VolumeId};
+use cluster::{
+    Attach, Attachment, ClusterError, Detach, Fenced, Grant, KeepAlive, Resume, Revoke, StandsStill,
+};
 use registry::{LeaseId, RegistryError};
 use registry_remote::{Desk, DeskPlace, SocketPlace};
 use ring::{ConnectionId, Waker};
@@ -28,12 +30,16 @@ const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(3);
 const RENAMED_LIMIT: Duration = Duration::from_secs(1);
 /// How long the map may take to show volumes that were just attached.
 const FIRST_MAP_LIMIT: Duration = Duration::from_secs(10);
+/// How long the map may take to show a snapshot.
+const SNAPSHOT_LIMIT: Duration = Duration::from_secs(2);
 /// Events that wait for the data side; of more maps only the newest is kept.
 const EVENTS_MAX: usize = 16;
 /// Connections that wait to be made.
 const DIALS_MAX: usize = 1024;
 /// Volumes that wait to be attached anew.
 const RENEWALS_MAX: usize = 64;
+/// Words that volumes stand still which wait to be said.
+const STANDSTILLS_MAX: usize = 64;
 /// The pause before an event is offered again to a full queue.
 const OFFER_PAUSE: Duration = Duration::from_millis(20);
 /// How long detaching may take before it is left to the lease's end.
@@ -70,7 +76,7 @@ impl ClusterAccess {
 pub struct SessionOptions {
     /// The cluster they are in.
     pub cluster: ClusterAccess,
-    /// The volumes, by name.
+    /// The volumes, by name; or snapshots, as VOLUME@SNAPSHOT: they are read without being attached.
     pub volumes: Vec<String>,
     /// Whether others may attach them too.
     pub shared: bool,
@@ -127,6 +133,15 @@ pub enum AttachError {
         /// The first of the volumes.
         volume: String,
     },
+    /// There is no such snapshot.
+    #[error(
+        "the map shows no snapshot {name}; `millpond volume snapshot ls` lists those of a volume. If it was made just now, try \
+         again"
+    )]
+    NoSnapshot {
+        /// The names of the volume and the snapshot.
+        name: String,
+    },
     /// An OSD may still serve who had the volume before.
     #[error(
         "volume {volume} is not attached: {holder} had it before, did not detach, and may still be served by {osds}. \
@@ -158,12 +173,19 @@ impl From<RegistryError> for AttachError {
     }
 }
 
+/// A volume that was attached, or a snapshot.
+#[derive(Clone, Debug)]
+pub(super) enum Opened {
+    Volume(Attachment),
+    Snapshot(LayerId),
+}
+
 /// What was attached, at the start.
 #[derive(Debug)]
 pub(super) struct Attached {
     pub(super) client: ClientId,
     /// In the order of [`SessionOptions::volumes`].
-    pub(super) volumes: Vec<Attachment>,
+    pub(super) volumes: Vec<Opened>,
     /// Shows all of them, and their pools.
     pub(super) map: Arc<ClusterMap>,
 }
@@ -184,6 +206,7 @@ pub struct VolumeSession {
     dials: mpsc::Sender<Dial>,
     dialled: Receiver<Dialled>,
     renewals: mpsc::Sender<VolumeId>,
+    standstills: mpsc::Sender<(VolumeId, Stillness)>,
     /// Asks the thread to end.
     stop: Option<oneshot::Sender<Parting>>,
     parting: Parting,
@@ -202,6 +225,7 @@ impl VolumeSession {
         let (stop, stopped) = oneshot::channel();
         let (dials, dial_receiver) = mpsc::channel(DIALS_MAX);
         let (renewals, renewal_receiver) = mpsc::channel(RENEWALS_MAX);
+        let (standstills, standstill_receiver) = mpsc::channel(STANDSTILLS_MAX);
         // Bounded by the connections that the data side's reactor takes.
         let (dialled_sender, dialled) = channel();
         let thread = std::thread::Builder::new().name("volume-session".to_owned()).spawn(move || {
@@ -220,7 +244,7 @@ impl VolumeSession {
                         };
                         tokio::spawn(dialler.run(dial_receiver));
                         let renewals = Renewals { wanted: renewal_receiver, identity };
-                        session.run(renewals, event_sender, waker, stopped).await;
+                        session.run(renewals, standstill_receiver, event_sender, waker, stopped).await;
                     }
                     Err(error) => drop(started_sender.send(Err(error))),
                 }
@@ -231,6 +255,7 @@ impl VolumeSession {
             dials,
             dialled,
             renewals,
+            standstills,
             stop: Some(stop),
             parting: Parting::WithLooseEnds,
             thread: Some(thread),
@@ -256,6 +281,13 @@ impl VolumeSession {
     /// [`SessionEvent::Renewed`] follows.
     pub(super) fn renew(&self, volume: VolumeId) -> bool {
         self.renewals.try_send(volume).is_ok()
+    }
+
+    /// Says in the registry that a volume stands still, as the map asked for. If that cannot be, whoever asked finds out.
+    pub(super) fn stands_still(&self, volume: VolumeId, number: Stillness) {
+        if self.standstills.try_send((volume, number)).is_err() {
+            tracing::warn!(%volume, "too many volumes are to stand still; no snapshot is made of it now");
+        }
     }
 
     /// What became of a dial, if something did.
@@ -319,7 +351,7 @@ impl Session {
                 // What was never used has nothing under way, and who tries again and again leaves nothing behind, nor does one
                 // attach more, whose answer was lost.
                 let count = hold.volumes.borrow().len();
-                hold.detach(options.volumes.get(count)).await;
+                hold.detach(options.volumes.iter().filter(|name| !name.contains('@')).nth(count)).await;
                 Err(error)
             }
         }
@@ -329,6 +361,7 @@ impl Session {
     async fn run(
         self,
         renewals: Renewals,
+        standstills: mpsc::Receiver<(VolumeId, Stillness)>,
         events: SyncSender<SessionEvent>,
         waker: Waker,
         mut stopped: oneshot::Receiver<Parting>,
@@ -339,6 +372,9 @@ impl Session {
         let (told, mut renewed) = mpsc::channel(1);
         let renewing = hold.renew_all(renewals, maps.clone(), told);
         tokio::pin!(renewing);
+        let standing = hold.stand_still(standstills);
+        tokio::pin!(standing);
+        let mut may_stand = true;
         let mut waiting: VecDeque<SessionEvent> = VecDeque::new();
         let (mut is_lost, mut may_renew) = (false, true);
         let mut parting = Parting::WithLooseEnds;
@@ -351,6 +387,7 @@ impl Session {
                 }
                 reason = &mut keeping, if !is_lost => lost_by = Some(reason),
                 () = &mut renewing, if !is_lost && may_renew => may_renew = false,
+                () = &mut standing, if !is_lost && may_stand => may_stand = false,
                 Some(event) = renewed.recv(), if !is_lost => waiting.push_back(event),
                 changed = maps.changed(), if !is_lost => match changed {
                     Ok(()) => {
@@ -445,6 +482,16 @@ impl Hold {
     fn note_generation(&self, volume: VolumeId, generation: Generation) {
         let mut volumes = self.volumes.borrow_mut();
         volumes.iter_mut().filter(|(id, _)| *id == volume).for_each(|(_, known)| *known = generation);
+    }
+
+    /// Says that volumes stand still, one after the other. Whoever asked waits for it a second, and then does without.
+    async fn stand_still(&self, mut standstills: mpsc::Receiver<(VolumeId, Stillness)>) {
+        while let Some((volume, number)) = standstills.recv().await {
+            let says = StandsStill { volume, client: self.client, number, lease: self.lease.get() };
+            if let Err(error) = self.desk.ask(says).await {
+                tracing::warn!(%error, %volume, "the registry was not told that the volume stands still for a snapshot");
+            }
+        }
     }
 
     /// Attaches volumes anew, one after the other, as they are asked for, and tells what comes of it.
@@ -581,7 +628,7 @@ async fn attach_all(
 ) -> Result<(watch::Receiver<Arc<ClusterMap>>, Attached), AttachError> {
     let (desk, client) = (&hold.desk, hold.client);
     let mut volumes = Vec::with_capacity(options.volumes.len());
-    for name in &options.volumes {
+    for name in options.volumes.iter().filter(|name| !name.contains('@')) {
         let (volume, description) = (name.clone(), hold.description.clone());
         let attach =
             Attach { volume, client, lease: hold.lease.get(), shared: options.shared, description, id: None };
@@ -601,11 +648,33 @@ async fn attach_all(
     if !matches!(tokio::time::timeout(FIRST_MAP_LIMIT, maps.wait_for(shows_all)).await, Ok(Ok(_))) {
         return Err(AttachError::NoMap { volume: options.volumes.first().cloned().unwrap_or_default() });
     }
-    for (name, attached) in options.volumes.iter().zip(&volumes) {
-        fence_those_before(desk, &maps, client, name, attached, &options.cluster.identity).await?;
+    for attached in &volumes {
+        fence_those_before(desk, &maps, client, attached, &options.cluster.identity).await?;
+    }
+    let (mut opened, mut volumes) = (Vec::with_capacity(options.volumes.len()), volumes.into_iter());
+    for name in &options.volumes {
+        opened.push(match name.split_once('@') {
+            Some(names) => Opened::Snapshot(find_snapshot(&mut maps, names).await?),
+            None => Opened::Volume(volumes.next().expect("each volume was attached")),
+        });
     }
     let map = maps.borrow_and_update().clone();
-    Ok((maps, Attached { client, volumes, map }))
+    Ok((maps, Attached { client, volumes: opened, map }))
+}
+
+/// The layer of a snapshot, once a map shows it.
+async fn find_snapshot(
+    maps: &mut watch::Receiver<Arc<ClusterMap>>,
+    (volume, snapshot): (&str, &str),
+) -> Result<LayerId, AttachError> {
+    let find = |map: &ClusterMap| {
+        let (id, _) = map.volume_named(volume)?;
+        map.snapshots_of(id).find(|(_, info)| info.name == snapshot).map(|(layer, _)| layer)
+    };
+    // One that was made just now is in the next map.
+    let shown = tokio::time::timeout(SNAPSHOT_LIMIT, maps.wait_for(|map| find(map).is_some())).await;
+    let found = shown.ok().and_then(Result::ok).and_then(|map| find(&map));
+    found.ok_or_else(|| AttachError::NoSnapshot { name: format!("{volume}@{snapshot}") })
 }
 
 /// Sees to it that nobody is served who had the volume before and did not detach.
@@ -613,7 +682,6 @@ async fn fence_those_before(
     desk: &Desk,
     maps: &watch::Receiver<Arc<ClusterMap>>,
     client: ClientId,
-    name: &str,
     attached: &Attachment,
     identity: &Identity,
 ) -> Result<(), AttachError> {
@@ -621,7 +689,7 @@ async fn fence_those_before(
     let (volume, generation) = (attached.id, attached.generation);
     let order = Order { volume, generation };
     fence::set_up(maps.clone(), order, identity).await.map_err(|osds| AttachError::NotFenced {
-        volume: name.to_owned(),
+        volume: attached.info.name.clone(),
         holder: before.description.clone(),
         osds,
     })?;

@@ -267,7 +267,7 @@ fn answer(stored: &mut Stored, message: &Message<'_>, replies: &mut Vec<u8>) -> 
         stored.hang_ups += 1;
         return false;
     }
-    let fences = stored.fences.iter().filter(|fence| fence.volume == request.key.volume);
+    let fences = stored.fences.iter().filter(|fence| fence.volume == request.key.layer.volume());
     let oldest = fences.map(|fence| fence.generation).max().unwrap_or_default();
     let refusal = if request.generation < oldest { Some(Status::Fenced) } else { refusal };
     if let Some(status) = refusal {
@@ -344,5 +344,5 @@ fn blocks(request: &Request) -> impl Iterator<Item = usize> + use<> {
 }
 
 fn place(key: ObjectKey, block: usize) -> (VolumeId, u32, usize) {
-    (key.volume, key.object, block)
+    (key.layer.volume(), key.object, block)
 }

@@ -1,9 +1,10 @@
 //! The data side of attached volumes: one reactor, one client, turned by the thread that owns them.
 
 use super::dialler::Dialled;
-use super::session::{AttachError, Parting, SessionEvent, SessionOptions, VolumeSession};
+use super::session::{AttachError, Opened, Parting, SessionEvent, SessionOptions, VolumeSession};
 use base::{Buffer, Encryption, Instant, LinkId, Network, VolumeId};
 use client::{Client, Completion, Holding, Notice, Submission, VolumeHandle};
+use cluster::Attachment;
 use ring::{ConnectionId, Event, Reactor, ReactorOptions};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -20,15 +21,17 @@ const SPIN_MAX: Duration = Duration::from_micros(200);
 /// Why links end when the cluster's encryption is switched.
 const ENCRYPTION_CHANGED: &str = "the cluster's encryption was switched; connecting anew";
 
-/// A volume that was attached.
+/// A volume that was attached, or a snapshot.
 #[derive(Clone, Debug)]
 pub struct AttachedVolume {
     /// What the client knows it by.
     pub handle: VolumeHandle,
-    /// Its id in the cluster.
+    /// Its id in the cluster; of a snapshot its volume's.
     pub id: VolumeId,
-    /// Its name.
+    /// Its name, as it was asked for.
     pub name: String,
+    /// It is a snapshot: it is read, and not attached.
+    pub is_snapshot: bool,
 }
 
 /// What came of attaching a volume anew: see [`VolumeLoop::begin_renewal`].
@@ -81,10 +84,15 @@ impl VolumeLoop {
         let encryption = attached.map.encryption;
         let mut client = Client::new(attached.client, attached.map);
         client.set_timeout(timeout);
-        let volumes = names.into_iter().zip(&attached.volumes).map(|(name, volume)| AttachedVolume {
-            handle: client.add_volume(volume.id, volume.generation, holding),
-            id: volume.id,
-            name,
+        let volumes = names.into_iter().zip(&attached.volumes).map(|(name, opened)| match opened {
+            Opened::Volume(Attachment { id, generation, .. }) => {
+                let handle = client.add_volume(*id, *generation, holding);
+                AttachedVolume { handle, id: *id, name, is_snapshot: false }
+            }
+            Opened::Snapshot(layer) => {
+                let handle = client.add_snapshot(*layer);
+                AttachedVolume { handle, id: layer.volume(), name, is_snapshot: true }
+            }
         });
         let volumes = volumes.collect();
         let wires = Wires { reactor, links: Vec::new(), encryption, session };
@@ -162,7 +170,8 @@ impl VolumeLoop {
         if self.client.is_renewing(volume) {
             return true;
         }
-        let attached = self.volumes.iter().find(|attached| attached.handle == volume);
+        let attached =
+            self.volumes.iter().find(|attached| attached.handle == volume && !attached.is_snapshot);
         let is_begun = self.holding == Holding::Alone
             && attached.is_some_and(|attached| self.wires.session.renew(attached.id));
         if is_begun {
@@ -206,6 +215,11 @@ impl VolumeLoop {
         }
         self.events = events;
         turned?;
+        while let Some((volume, number)) = self.client.poll_still() {
+            if let Some(attached) = self.volumes.iter().find(|attached| attached.handle == volume) {
+                self.wires.session.stands_still(attached.id, number);
+            }
+        }
         if self.client.next_timeout().is_some_and(|at| at <= self.now) {
             self.client.handle_timeout(self.now, &mut self.wires);
             while let Some(notice) = self.client.poll_notice() {
@@ -288,7 +302,8 @@ impl VolumeLoop {
     }
 
     fn handle_of(&self, volume: VolumeId) -> Option<VolumeHandle> {
-        self.volumes.iter().find(|attached| attached.id == volume).map(|attached| attached.handle)
+        let is_it = |attached: &&AttachedVolume| attached.id == volume && !attached.is_snapshot;
+        self.volumes.iter().find(is_it).map(|attached| attached.handle)
     }
 
     fn was_renewed(&mut self, volume: VolumeHandle, outcome: Result<(), String>) {

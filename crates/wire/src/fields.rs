@@ -8,7 +8,7 @@
 
 use crate::header::{HEADER_BYTES, HeaderBytes, Kind, Prefix, Status, seal};
 use crate::version::Version;
-use base::{BLOCK_BYTES, Epoch, Generation, ObjectKey, OsdId, PgId, PoolId, Sequence, VolumeId};
+use base::{BLOCK_BYTES, Epoch, Generation, LayerId, ObjectKey, OsdId, PgId, PoolId, Sequence, VolumeId};
 use std::mem::offset_of;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
@@ -194,6 +194,7 @@ value!(Epoch as u32, |number| Ok(Epoch(number)), |epoch| epoch.0);
 value!(Generation as u32, |number| Ok(Generation(number)), |generation| generation.0);
 value!(Sequence as u64, |number| Ok(Sequence(number)), |sequence| sequence.0);
 value!(VolumeId as u64, |number| Ok(VolumeId(number)), |volume| volume.0);
+value!(LayerId as u64, |number| Ok(LayerId(number)), |layer| layer.0);
 value!(OsdId as u32, |number| Ok(OsdId(number)), |osd| osd.0);
 value!(Status as u16, |number| Status::from_number(number).ok_or(number.into()), |status| status as u16);
 // What names no version is from before there was a second one.
@@ -323,7 +324,7 @@ pub(crate) type InBytes<const OFFSET: usize> = Units<OFFSET, BLOCK_BYTES>;
 
 place! {
     ObjectKey in HEADER_BYTES {
-        volume: VolumeId = At<24>,
+        layer: LayerId = At<24>,
         object: u32 = At<32>,
         pg: PgId = At<40>,
     }

@@ -122,6 +122,10 @@ codes! {
         Whole = 32,
         /// Primary to learner: you were sent all of the objects up to this one. Counts as a replicated message.
         Reached = 33,
+        /// Primary to replica: these blocks of a layer read as zeros, whatever lies beneath it.
+        ReplicateHole = 34,
+        /// Primary to learner: the same. Counts as a replicated message.
+        PushHole = 35,
     }
 }
 
@@ -155,5 +159,8 @@ codes! {
         OutcomeUnknown = 11,
         /// It reaches beyond the end of the volume, as far as this OSD knows; try again, unless a newer map says so too.
         BeyondEnd = 12,
+        /// Nothing is done in that layer any more, as far as this OSD knows: a change goes to the newest one of the volume, and read is
+        /// that one or a snapshot. Try again by the newest map.
+        Frozen = 13,
     }
 }

@@ -7,8 +7,8 @@
 use crate::*;
 use base::log_entry::{MEND, REPAIR, UNDONE};
 use base::{
-    BLOCK_BYTES, BlockRange, ClientId, ClusterId, Epoch, Generation, LogEntry, OBJECT_BLOCKS, OBJECT_BYTES,
-    ObjectKey, OsdId, PgId, PoolId, Sequence, VolumeId, crc32c,
+    BLOCK_BYTES, BlockRange, ClientId, ClusterId, Epoch, Generation, LayerId, LogEntry, OBJECT_BLOCKS,
+    OBJECT_BYTES, ObjectKey, OsdId, PgId, PoolId, Sequence, VolumeId, crc32c,
 };
 use zerocopy::little_endian::U32;
 
@@ -78,7 +78,7 @@ impl<'a, R: FnMut() -> u64> Forger<'a, R> {
                 self.with_data(bytes, request.offset as usize, request.length as usize, 0)
             }
             Kind::Reply => self.reply(),
-            Kind::ReplicateWrite | Kind::ReplicateZero => {
+            Kind::ReplicateWrite | Kind::ReplicateZero | Kind::ReplicateHole => {
                 let range = self.range(kind);
                 let (epoch, sequence, origin) = (self.epoch(), self.sequence(), self.origin());
                 let bytes = Replicate { range, epoch, sequence, origin }.encode(kind).to_vec();
@@ -110,6 +110,10 @@ impl<'a, R: FnMut() -> u64> Forger<'a, R> {
                 self.with_data(bytes, 0, data_bytes, range.block_count.into())
             }
             Kind::PushZero => Push { range: self.range(kind), epoch: self.epoch() }.encode(kind).to_vec(),
+            Kind::PushHole => {
+                let (range, epoch, changed) = (self.range(kind), self.epoch(), self.sequence());
+                PushHole { range, epoch, changed }.encode().to_vec()
+            }
             Kind::PushLost => {
                 let mut bytes = Push { range: self.range(kind), epoch: self.epoch() }.encode(kind).to_vec();
                 bytes.extend_from_slice(&(self.draw() as u32).to_le_bytes());
@@ -121,7 +125,7 @@ impl<'a, R: FnMut() -> u64> Forger<'a, R> {
                 PushEntry { pg, epoch, entry }.encode().to_vec()
             }
             Kind::ListObjects => {
-                let ObjectKey { pg, volume, object } = self.key();
+                let ObjectKey { pg, layer: volume, object } = self.key();
                 let after = self.one_in(2).then_some((volume, object));
                 ListObjects { pg, epoch: self.epoch(), after }.encode().to_vec()
             }
@@ -230,12 +234,15 @@ impl<'a, R: FnMut() -> u64> Forger<'a, R> {
             origin: self.origin(),
             since: may_repeat.then(|| self.sequence()),
             unverified: kind == Kind::Read && self.one_in(2),
+            of_snapshot: matches!(kind, Kind::Read | Kind::Allocated) && self.one_in(4),
         }
     }
 
     /// An order to serve nobody who is older, or the answer to it.
     pub fn fence(&mut self) -> Fence {
-        let (request, volume, generation) = (self.request_number(), self.key().volume, self.generation());
+        // A layer of another number than 0 is no volume's first one, as far as anybody knows.
+        let volume = VolumeId(self.key().layer.0);
+        let (request, generation) = (self.request_number(), self.generation());
         Fence { request, volume, generation }
     }
 
@@ -325,10 +332,10 @@ impl<'a, R: FnMut() -> u64> Forger<'a, R> {
         let other = self.one_of(&in_use.keys).unwrap_or_default();
         match self.below(12) {
             0 => key.pg = other.pg,
-            1 => key.volume = other.volume,
+            1 => key.layer = other.layer,
             2 => key.object = other.object,
             3 => key.object = self.number(Some(key.object.into())) as u32,
-            4 => key.volume = VolumeId(self.number(Some(key.volume.0))),
+            4 => key.layer = LayerId(self.number(Some(key.layer.0))),
             5 => {
                 let pool = PoolId(self.number(Some(key.pg.pool.0.into())) as u32);
                 key.pg = PgId { pool, index: self.number(Some(key.pg.index.into())) as u32 };
@@ -448,8 +455,8 @@ impl<'a, R: FnMut() -> u64> Forger<'a, R> {
         let (epoch, sequence) = (self.epoch(), self.sequence());
         let BlockRange { key, first_block, block_count } = self.range(Kind::ReplicateZero);
         let block_count = if self.one_in(4) { 0 } else { block_count };
-        let ObjectKey { volume, object, .. } = key;
-        LogEntry { epoch, sequence, volume, object, first_block, block_count, origin: self.origin() }
+        let ObjectKey { layer: volume, object, .. } = key;
+        LogEntry { epoch, sequence, layer: volume, object, first_block, block_count, origin: self.origin() }
     }
 
     fn position(&mut self) -> Vec<u8> {
@@ -475,9 +482,9 @@ impl<'a, R: FnMut() -> u64> Forger<'a, R> {
         let page = Page { pg: self.key().pg, epoch: self.epoch(), is_last: self.one_in(2) };
         let mut held = Vec::new();
         for _ in 0..self.count() {
-            let ObjectKey { volume, object, .. } = self.key();
+            let ObjectKey { layer, object, .. } = self.key();
             let (block_count, has_doubts) = (self.draw() as u16, self.draw() as u16);
-            held.push(ObjectHeld { volume, object, block_count, has_doubts, through: self.sequence() });
+            held.push(ObjectHeld { layer, object, block_count, has_doubts, through: self.sequence() });
         }
         page.encode(held.into_iter())
     }
@@ -501,9 +508,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn in_use() -> InUse {
-        let key = |pool, volume, object| {
-            let (pool, volume) = (PoolId(pool), VolumeId(volume));
-            ObjectKey { pg: PgId::of_object(pool, 8, volume, object), volume, object }
+        let key = |pool, layer, object| {
+            let (pool, layer) = (PoolId(pool), LayerId(layer));
+            ObjectKey { pg: PgId::of_object(pool, 8, layer, object), layer, object }
         };
         InUse {
             keys: vec![key(1, 3, 0), key(1, 3, 7), key(2, 4, 1)],

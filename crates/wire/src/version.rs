@@ -11,8 +11,8 @@ impl Version {
     pub(crate) const FIRST: Version = Version(3);
 }
 
-/// What this program speaks.
-pub const VERSIONS: Versions = Versions { oldest: Version(4), newest: Version(4) };
+/// What this program speaks. Version 4 knows no layers: snapshots are made where all OSDs that are up do.
+pub const VERSIONS: Versions = Versions { oldest: Version(4), newest: Version(5) };
 
 /// All versions from one to another, which is not older.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

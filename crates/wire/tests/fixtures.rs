@@ -6,8 +6,8 @@
 
 use base::log_entry::{REPAIR, UNDONE};
 use base::{
-    BlockRange, ClientId, ClusterId, Epoch, Generation, LogEntry, ObjectKey, OsdId, PgId, PoolId, Sequence,
-    VolumeId,
+    BlockRange, ClientId, ClusterId, Epoch, Generation, LayerId, LogEntry, ObjectKey, OsdId, PgId, PoolId,
+    Sequence, VolumeId,
 };
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
 const PG: PgId = PgId { pool: PoolId(0x5152_5354), index: 0x0162 };
-const KEY: ObjectKey = ObjectKey { pg: PG, volume: VolumeId(0x1112_1314_1516_1718), object: 0x2122_2324 };
+const KEY: ObjectKey = ObjectKey { pg: PG, layer: LayerId(0x1112_1314_1516_1718), object: 0x2122_2324 };
 const EPOCH: Epoch = Epoch(0x3132_3334);
 const GENERATION: Generation = Generation(0x4142_4344);
 const SEQUENCE: Sequence = Sequence(0x6162_6364_6566_6768);
@@ -48,6 +48,7 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
         origin: ORIGIN,
         since: None,
         unverified: false,
+        of_snapshot: false,
     };
     let zero = Request { offset: 0x0001_3000, length: 0x2000, ..request };
     let since = Some(SEQUENCE);
@@ -79,7 +80,7 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
     let of_two = Inquiry { range: two, ..inquiry };
     let found = Found { inquiry, status: Status::Ok, through: SEQUENCE, written_in: None };
     let object = ObjectEpoch { key: KEY, epoch: EPOCH };
-    let fence = Fence { request: NUMBER, volume: KEY.volume, generation: GENERATION };
+    let fence = Fence { request: NUMBER, volume: VolumeId(KEY.layer.0), generation: GENERATION };
     let findings = Findings { damaged: 2, digest: [0xe1e2_e3e4_e5e6_e7e8, 0xf1f2_f3f4_f5f6_f7f8] };
     vec![
         ("hello_of_a_client", Message::Hello(hello)),
@@ -89,6 +90,7 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
         ("refused", Message::Refused(Refused { reason: "another cluster" })),
         ("read", Message::Read(request)),
         ("read_unverified", Message::Read(Request { unverified: true, ..request })),
+        ("read_snapshot", Message::Read(Request { of_snapshot: true, ..request })),
         ("write", Message::Write(WithData { head: request, checksums: &SUMS, data: &BLOCK[..10] })),
         (
             "write_again",
@@ -111,6 +113,7 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
             Message::ReplicateWrite(WithData { head: replicate, checksums: one_sum, data: &BLOCK }),
         ),
         ("replicate_zero", Message::ReplicateZero(Replicate { range: two, ..replicate })),
+        ("replicate_hole", Message::ReplicateHole(Replicate { range: two, ..replicate })),
         (
             "replicate_ack",
             Message::ReplicateAck(ReplicateAck { through: NUMBER, is_full: true, takes_no_objects: true }),
@@ -138,12 +141,13 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
         ),
         ("push_write", Message::PushWrite(WithData { head: push, checksums: &WORDS, data: &BLOCK })),
         ("push_zero", Message::PushZero(Push { range: two, ..push })),
+        ("push_hole", Message::PushHole(PushHole { range: two, epoch: EPOCH, changed: SEQUENCE })),
         ("push_lost", Message::PushLost(PushLost { push, words: WORDS })),
         ("push_entry", Message::PushEntry(PushEntry { pg: PG, epoch: EPOCH, entry: entries()[1] })),
         ("whole", Message::Whole(group)),
         (
             "list_objects",
-            Message::ListObjects(ListObjects { pg: PG, epoch: EPOCH, after: Some((KEY.volume, KEY.object)) }),
+            Message::ListObjects(ListObjects { pg: PG, epoch: EPOCH, after: Some((KEY.layer, KEY.object)) }),
         ),
         ("list_blocks", Message::ListBlocks(object)),
         ("blocks", Message::Blocks(Blocks { of: object, allocated: &[0xb1; 128], doubted: &[0xc2; 128] })),
@@ -182,7 +186,7 @@ fn entries() -> [LogEntry; 2] {
     let repair = LogEntry {
         epoch: Epoch(0x3536_3738),
         sequence: SEQUENCE,
-        volume: KEY.volume,
+        layer: KEY.layer,
         object: KEY.object,
         first_block: 0x13,
         block_count: 0x0102,
@@ -196,8 +200,8 @@ fn page() -> Page {
 }
 
 fn held() -> [ObjectHeld; 2] {
-    let ObjectKey { volume, object, .. } = KEY;
-    let one = ObjectHeld { volume, object, block_count: 0x0304, has_doubts: 0, through: SEQUENCE };
+    let ObjectKey { layer, object, .. } = KEY;
+    let one = ObjectHeld { layer, object, block_count: 0x0304, has_doubts: 0, through: SEQUENCE };
     [one, ObjectHeld { object: 0x2526_2728, has_doubts: 1, ..one }]
 }
 
@@ -228,6 +232,7 @@ fn encode(message: &Message<'_>) -> Vec<u8> {
         }
         Message::ReplicateWrite(write) => with_data(write.head.encode(Kind::ReplicateWrite), write),
         Message::ReplicateZero(zero) => zero.encode(Kind::ReplicateZero).to_vec(),
+        Message::ReplicateHole(hole) => hole.encode(Kind::ReplicateHole).to_vec(),
         Message::ReplicateAck(ack) => ack.encode().to_vec(),
         Message::ReplicateRefused(refused) => refused.encode().to_vec(),
         Message::Query(query) => query.encode().to_vec(),
@@ -237,6 +242,7 @@ fn encode(message: &Message<'_>) -> Vec<u8> {
         Message::Lease(lease) => lease.encode().to_vec(),
         Message::PushWrite(push) => with_data(push.head.encode(Kind::PushWrite), push),
         Message::PushZero(push) => push.encode(Kind::PushZero).to_vec(),
+        Message::PushHole(hole) => hole.encode().to_vec(),
         Message::PushLost(lost) => [&lost.push.encode(Kind::PushLost)[..], lost.words.as_bytes()].concat(),
         Message::PushEntry(entry) => entry.encode().to_vec(),
         Message::Whole(group) => group.encode(Kind::Whole).to_vec(),

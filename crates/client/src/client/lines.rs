@@ -16,11 +16,11 @@ use super::{Client, PieceState};
 use base::hash::Map;
 use base::{Instant, Network, ObjectKey, VolumeId};
 
-/// An object, whichever group it is in.
+/// An object, whichever group it is in, and whichever layer is asked for.
 type Object = (VolumeId, u32);
 
 fn object_of(key: &ObjectKey) -> Object {
-    (key.volume, key.object)
+    (key.layer.volume(), key.object)
 }
 
 /// The pieces of one object whose order matters.

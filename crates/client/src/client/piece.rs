@@ -65,10 +65,17 @@ pub(super) struct Piece {
     pub(super) is_lined_up: bool,
 }
 
+impl PieceKind {
+    /// Whether it changes what a volume holds.
+    pub(super) fn is_change(self) -> bool {
+        matches!(self, PieceKind::Write | PieceKind::Zero)
+    }
+}
+
 impl Piece {
     /// Whether it changes what a volume holds.
     pub(super) fn is_change(&self) -> bool {
-        matches!(self.kind, PieceKind::Write | PieceKind::Zero)
+        self.kind.is_change()
     }
 
     /// Where it begins, in bytes from the start of its volume.

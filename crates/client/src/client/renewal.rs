@@ -9,6 +9,7 @@ impl Client {
     /// at once, with [`ClientError::Abandoned`]. Changes that may have been done, or may be yet, go on, and from now on
     /// whatever touches the same bytes waits for them.
     pub fn abandon(&mut self, now: Instant, mut is_gone: impl FnMut(u64) -> bool, io: &mut impl Network) {
+        self.drop_put_off(&mut is_gone);
         for operation in self.operations.iter_mut().flatten() {
             operation.is_abandoned = operation.is_abandoned || is_gone(operation.token);
         }

@@ -363,6 +363,7 @@ impl Client {
                 let what = match status {
                     Status::NotPrimary => "not its primary",
                     Status::StaleEpoch => "another epoch",
+                    Status::Frozen => "a snapshot was made, and the map that shows it is on its way",
                     Status::BeyondEnd => "beyond the end of the volume, as far as it knows",
                     _ => "not active",
                 };

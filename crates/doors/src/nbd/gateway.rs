@@ -71,7 +71,7 @@ const TICK: Duration = Duration::from_secs(1);
 pub struct GatewayOptions {
     /// The cluster whose volumes they are.
     pub cluster: ClusterAccess,
-    /// The volumes, by name; each becomes an export of that name.
+    /// The volumes, by name, and snapshots, as VOLUME@SNAPSHOT; each becomes an export of that name.
     pub volumes: Vec<String>,
     /// Where to listen.
     pub listen: Listen,
@@ -195,7 +195,8 @@ impl Gateway {
         let handles: Vec<_> = volumes.volumes().iter().map(|volume| volume.handle).collect();
         let exports = volumes.volumes().iter().map(|volume| {
             let bytes = volumes.volume_bytes(volume.handle);
-            Export::new(&volume.name, format!("Millpond {}", volume.id), bytes, options.read_only)
+            let is_read_only = options.read_only || volume.is_snapshot;
+            Export::new(&volume.name, format!("Millpond {}", volume.id), bytes, is_read_only)
         });
         let exports = Exports::new(exports.collect())?;
         let orphans = exports.all().iter().map(|_| Orphans::default()).collect();

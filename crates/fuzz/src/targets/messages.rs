@@ -4,8 +4,8 @@
 use super::{SEALED, leaked_name};
 use crate::outcomes::{Outcome, Outcomes};
 use base::{
-    BLOCK_BYTES, ClientId, Epoch, Generation, OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey, OsdId, PgId, PoolId,
-    Sequence, VolumeId,
+    BLOCK_BYTES, ClientId, Epoch, Generation, LayerId, OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey, OsdId, PgId,
+    PoolId, Sequence,
 };
 use sim::random::Random;
 use std::sync::LazyLock;
@@ -116,7 +116,7 @@ fn check(message: &Message<'_>) {
             let count = check_blocks(&write.head);
             assert_eq!((write.checksums.len(), write.data.len()), (count, count * BLOCK_BYTES));
         }
-        Message::ReplicateZero(replicate) => {
+        Message::ReplicateZero(replicate) | Message::ReplicateHole(replicate) => {
             check_blocks(replicate);
         }
         Message::Position(position) => {
@@ -148,7 +148,7 @@ fn check_range(request: &Request, length_max: u64) {
 pub(super) fn examples() -> Vec<Vec<u8>> {
     let pg = PgId { pool: PoolId(1), index: 5 };
     let in_use = InUse {
-        keys: vec![ObjectKey { pg, volume: VolumeId(2), object: 3 }],
+        keys: vec![ObjectKey { pg, layer: LayerId(2), object: 3 }],
         epochs: vec![Epoch(4)],
         generations: vec![Generation(6)],
         sequences: vec![Sequence(70)],

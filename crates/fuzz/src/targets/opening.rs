@@ -8,8 +8,8 @@
 use super::{SEALED, Script};
 use crate::outcomes::{Outcome, Outcomes};
 use base::{
-    BLOCK_BYTES, ClusterId, Epoch, Fingerprints, OBJECT_BLOCKS, ObjectKey, OsdId, OsdUuid, PgId, PoolId,
-    Sequence, VolumeId, crc32c,
+    BLOCK_BYTES, ClusterId, Epoch, Fingerprints, LayerId, OBJECT_BLOCKS, ObjectKey, OsdId, OsdUuid, PgId,
+    PoolId, Sequence, crc32c,
 };
 use sim::machine::push_words;
 use std::collections::BTreeSet;
@@ -88,7 +88,7 @@ const RECORD: &[Field] = &[
     (offset_of!(Record, reserved), 2),
     (offset_of!(Record, pool), 4),
     (offset_of!(Record, pg_index), 4),
-    (offset_of!(Record, volume), 8),
+    (offset_of!(Record, layer), 8),
     (offset_of!(Record, object), 4),
     (offset_of!(Record, sequence), 8),
     (offset_of!(Record, bytes), 4),
@@ -112,7 +112,7 @@ const ROOT_HEADER: &[Field] = &[
 const ROOT_OBJECT: &[Field] = &[
     (offset_of!(RootObject, pool), 4),
     (offset_of!(RootObject, pg_index), 4),
-    (offset_of!(RootObject, volume), 8),
+    (offset_of!(RootObject, layer), 8),
     (offset_of!(RootObject, object), 4),
     (offset_of!(RootObject, page) + offset_of!(Piece, location), 4),
     (offset_of!(RootObject, page) + offset_of!(Piece, bytes), 4),
@@ -126,14 +126,14 @@ const ROOT_GROUP: &[Field] = &[
     (offset_of!(RootGroup, entry_count), 4),
     (offset_of!(RootGroup, log_begins), 8),
     (offset_of!(RootGroup, log_started), 8),
-    (offset_of!(RootGroup, reached_volume), 8),
+    (offset_of!(RootGroup, reached_layer), 8),
     (offset_of!(RootGroup, doubt_count), 4),
     (offset_of!(RootGroup, held_count), 4),
 ];
 
 const ROOT_ENTRY: &[Field] = &[
     (offset_of!(RootEntry, sequence), 8),
-    (offset_of!(RootEntry, volume), 8),
+    (offset_of!(RootEntry, layer), 8),
     (offset_of!(RootEntry, object), 4),
     (offset_of!(RootEntry, first_block), 2),
     (offset_of!(RootEntry, block_count), 2),
@@ -297,8 +297,8 @@ impl<D: Device> Machine<D> {
     fn work(&mut self) {
         let pg = PgId { pool: PoolId(1), index: 0 };
         let key = |modulus, object| ObjectKey {
-            pg: PgId::of_object(pg.pool, modulus, VolumeId(1), object),
-            volume: VolumeId(1),
+            pg: PgId::of_object(pg.pool, modulus, LayerId(1), object),
+            layer: LayerId(1),
             object,
         };
         self.mark(RecordKind::Mark, pg, 1);
@@ -317,7 +317,7 @@ impl<D: Device> Machine<D> {
         self.write(key(2, 1), 9, 0, 1);
 
         let learned = PgId { pool: PoolId(2), index: 0 };
-        let key = ObjectKey { pg: learned, volume: VolumeId(2), object: 0 };
+        let key = ObjectKey { pg: learned, layer: LayerId(2), object: 0 };
         self.write(key, 1, 0, 1);
         self.mark(RecordKind::Join, learned, 20);
         let (data, checksums) = content(3, 2);
@@ -432,10 +432,10 @@ static IMAGES: LazyLock<[Image; 3]> = LazyLock::new(|| {
     let left = machine.shut_down();
     let mut machine = Machine::open(left.clone());
     let object = 6;
-    let pg = PgId::of_object(PoolId(1), 2, VolumeId(1), object);
+    let pg = PgId::of_object(PoolId(1), 2, LayerId(1), object);
     for sequence in 30..36 {
         let first_block = sequence as u16;
-        machine.write(ObjectKey { pg, volume: VolumeId(1), object }, sequence, first_block, 1);
+        machine.write(ObjectKey { pg, layer: LayerId(1), object }, sequence, first_block, 1);
     }
     [worked, left, machine.drive].map(|drive| Image::new(drive.0))
 });
@@ -748,7 +748,7 @@ fn can_go_on(drive: &Edited) -> bool {
 fn works(mut machine: Machine<Edited>, seen: &mut Outcomes) {
     let known = machine.store.objects().min();
     let pg = PgId { pool: PoolId(77), index: 0 };
-    let new = ObjectKey { pg, volume: VolumeId(77), object: 0 };
+    let new = ObjectKey { pg, layer: LayerId(77), object: 0 };
     let mut written = Vec::new();
     for key in known.into_iter().chain([new]) {
         let last = machine.store.pg_position(key.pg).map_or(Sequence(0), |(_, last)| last);

@@ -146,7 +146,7 @@ impl Device for Memory {
 /// An object of the volume.
 fn key_of(object: u32) -> ObjectKey {
     let pg = PgId::of_object(POOL, 2, VOLUME, object);
-    ObjectKey { pg, volume: VOLUME, object }
+    ObjectKey { pg, layer: VOLUME.first_layer(), object }
 }
 
 /// The first object of the volume in that group.
@@ -481,6 +481,7 @@ impl Scene {
             origin: 1,
             since: None,
             unverified: false,
+            of_snapshot: false,
         };
         for kind in [Kind::Zero, Kind::Read] {
             self.answers(A_CLIENT, &request.encode(kind), "Reply", seen);

@@ -3,7 +3,7 @@
 
 use super::{SEALED, Script, leaked_name, opening};
 use crate::outcomes::{Outcome, Outcomes};
-use base::{BLOCK_BYTES, ObjectKey};
+use base::{BLOCK_BYTES, ObjectKey, ZERO_BLOCK_CRC32C};
 use std::mem::offset_of;
 use std::sync::LazyLock;
 use store::layout::{
@@ -11,7 +11,7 @@ use store::layout::{
     Superblock,
 };
 use store::testing::{BatchRead, read_batch, read_page, seal_batch};
-use store::{Device, DeviceError};
+use store::{Device, DeviceError, Location};
 use zerocopy::{FromBytes, IntoBytes};
 
 type Block = [u8; BLOCK_BYTES];
@@ -73,6 +73,7 @@ fn record_of(kind: RecordKind) -> Record {
     match kind {
         RecordKind::Write
         | RecordKind::Zero
+        | RecordKind::Hole
         | RecordKind::Relocate
         | RecordKind::Push
         | RecordKind::Entry => Record { sequence: 9u64.into(), ..Record::new(kind, key, 4, block_count) },
@@ -171,8 +172,16 @@ fn fault_of(page: &[u8]) -> Option<&'static str> {
         (slots.len() == SLOT_BYTES * slot_count(header), "size"),
         (u32::from(header.shift) < u64::BITS, "shift"),
         (header.reserved == [0; 7], "reserved"),
+        (slots.chunks_exact(SLOT_BYTES).all(may_be_a_slot), "hole"),
     ];
     checks.iter().find(|(holds, _)| !holds).map(|(_, what)| *what)
+}
+
+/// Whether a block lies somewhere, or has the checksum of the zeros that it is.
+fn may_be_a_slot(slot: &[u8]) -> bool {
+    let words: Vec<u32> =
+        slot[..8].chunks_exact(4).map(|word| word.try_into().map_or(0, u32::from_le_bytes)).collect();
+    words[0] != Location::HOLE.0 || words[1] == ZERO_BLOCK_CRC32C
 }
 
 /// Has a page as many slots as it says, and zeros where nothing is said.
@@ -215,13 +224,18 @@ pub(super) fn pages() -> Vec<Vec<u8>> {
     put_right(&mut reserved);
     reserved[offset_of!(PageHeader, reserved)] = 1;
     let reserved = [&[0][..], &front[1..], &reserved].concat();
-    let pages = without_slots.into_iter().chain(with_slots).chain(opening::pages());
+    let hole = |crc32c: u32| {
+        let slot = [&Location::HOLE.0.to_le_bytes()[..], &crc32c.to_le_bytes(), &[0; 2]].concat();
+        [page_of(one, 1000, 0), slot].concat()
+    };
+    let holes = [ZERO_BLOCK_CRC32C, !ZERO_BLOCK_CRC32C].map(hole);
+    let pages = without_slots.into_iter().chain(with_slots).chain(holes).chain(opening::pages());
     pages.map(|page| [&front[..], &page].concat()).chain([reserved]).collect()
 }
 
 pub(super) fn expected_of_pages() -> Vec<Outcome> {
     let pages = ["of some blocks", "of all blocks"].map(|which| ("page", which));
-    let refused = ["cut off", "no block", "size", "shift", "reserved"].map(|why| ("refused", why));
+    let refused = ["cut off", "no block", "size", "shift", "reserved", "hole"].map(|why| ("refused", why));
     let changes = ["of a block that was there", "of a new block"].map(|which| ("change", which));
     let told = ["exactly", "about"].map(|how| ("told", how));
     pages.into_iter().chain(refused).chain(changes).chain(told).collect()

@@ -1,5 +1,5 @@
-//! Which volumes that were made smaller hold nothing beyond their ends any more, so that they may grow: as the primaries of all
-//! groups of their pools say.
+//! Which volumes that were made smaller hold nothing beyond their ends any more, so that they may grow, and which that lost
+//! snapshots hold nothing any more that nobody sees: as the primaries of all groups of their pools say.
 //!
 //! A primary's word counts in the very epoch that the map shows of its group. It may be old by then: in that epoch, and in
 //! all that follow it, nobody adds anything beyond the end, as long as the volume does not grow (`crates/pg/src/moves/cut.rs`).
@@ -10,16 +10,17 @@ use base::status::{PgState, Statuses};
 use base::{CutId, PgId, PoolId, VolumeId};
 use std::collections::BTreeMap;
 
-/// The volumes that were cut and have lost all that they were to lose, each with the number of the cut.
+/// The volumes that were cut or pruned and have lost all that they were to lose, each with the number of the cut.
 #[must_use]
 pub fn cuts_done(map: &ClusterMap, statuses: &Statuses) -> Vec<(VolumeId, CutId)> {
     let mut through: BTreeMap<PoolId, CutId> = BTreeMap::new();
     let mut done = Vec::new();
     for (volume, info) in &map.volumes {
-        let Some(cut) = info.cut else { continue };
-        let through = through.entry(info.pool).or_insert_with(|| cut_through(map, statuses, info.pool));
-        if cut <= *through {
-            done.push((*volume, cut));
+        for cut in [info.cut, info.prune].into_iter().flatten() {
+            let through = through.entry(info.pool).or_insert_with(|| cut_through(map, statuses, info.pool));
+            if cut <= *through {
+                done.push((*volume, cut));
+            }
         }
     }
     done

@@ -5,7 +5,7 @@
 use crate::block_set::BlockSet;
 use crate::group::position::{Difference, MemberPosition, range_of};
 use base::log_entry::{MEND, REPAIR, UNDONE, name_of};
-use base::{BlockRange, Epoch, LogEntry, OsdId, PgId, Sequence, VolumeId};
+use base::{BlockRange, Epoch, LayerId, LogEntry, OsdId, PgId, Sequence};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
@@ -99,7 +99,7 @@ pub(crate) fn differences(
     let ranges: BTreeSet<Difference> = holders
         .into_values()
         .filter(|(entry, count)| *count < members.len() && !entry.is_mark())
-        .filter(|(entry, _)| pg.holds(modulus, entry.volume, entry.object))
+        .filter(|(entry, _)| pg.holds(modulus, entry.layer, entry.object))
         .map(|(entry, _)| {
             let mend = if entry.is_mend() { MEND } else { 0 };
             Difference { range: range_of(pg, &entry), origin: name_of(entry.origin) | mend }
@@ -112,12 +112,12 @@ pub(crate) fn differences(
 }
 
 /// What a member's log says of each write that has a name, by volume, object and name, oldest first.
-type Words = BTreeMap<(VolumeId, u32, u64), Vec<LogEntry>>;
+type Words = BTreeMap<(LayerId, u32, u64), Vec<LogEntry>>;
 
 fn words_of(member: &MemberPosition) -> Words {
     let mut words = Words::new();
     for entry in member.entries.iter().filter(|entry| !entry.is_mark()) {
-        words.entry((entry.volume, entry.object, name_of(entry.origin))).or_default().push(*entry);
+        words.entry((entry.layer, entry.object, name_of(entry.origin))).or_default().push(*entry);
     }
     words
 }
@@ -131,7 +131,7 @@ fn unsettled(words: &[Words], difference: Difference) -> Vec<Difference> {
         return vec![difference];
     }
     let of_member = |words: &Words| {
-        let entries = words.get(&(key.volume, key.object, name)).map_or(&[][..], Vec::as_slice);
+        let entries = words.get(&(key.layer, key.object, name)).map_or(&[][..], Vec::as_slice);
         newest_words(entries.iter().rev().copied(), &range, |entry| (entry.sequence, entry.epoch))
     };
     let words: Vec<Vec<Option<(Sequence, Epoch)>>> = words.iter().map(of_member).collect();
@@ -245,7 +245,7 @@ mod tests {
         LogEntry {
             epoch: Epoch(epoch),
             sequence: Sequence(sequence),
-            volume: VolumeId(1),
+            layer: LayerId(1),
             object: 0,
             first_block: block,
             block_count: 1,
@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     fn a_repair_tells_what_the_log_of_the_content_tells() {
-        let key = ObjectKey { pg: PgId { pool: PoolId(1), index: 0 }, volume: VolumeId(1), object: 0 };
+        let key = ObjectKey { pg: PgId { pool: PoolId(1), index: 0 }, layer: LayerId(1), object: 0 };
         let range = BlockRange { key, first_block: 10, block_count: 2 };
         let told = |entries: &[LogEntry], origin| -> Vec<(u16, u64)> {
             let parts = as_told_by(&member(0, true, entries), Difference { range, origin });
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn of_each_block_the_newest_entry_about_it_has_the_word() {
-        let key = ObjectKey { pg: PgId { pool: PoolId(1), index: 0 }, volume: VolumeId(1), object: 0 };
+        let key = ObjectKey { pg: PgId { pool: PoolId(1), index: 0 }, layer: LayerId(1), object: 0 };
         let of = |sequence, blocks: Range<u16>, origin| LogEntry {
             origin,
             block_count: blocks.end - blocks.start,
@@ -443,7 +443,7 @@ mod tests {
 
     #[test]
     fn what_a_log_says_of_a_write_is_found_in_one_walk_however_many_entries_have_its_name() {
-        let key = ObjectKey { pg: PgId { pool: PoolId(1), index: 0 }, volume: VolumeId(1), object: 0 };
+        let key = ObjectKey { pg: PgId { pool: PoolId(1), index: 0 }, layer: LayerId(1), object: 0 };
         let whole = BlockRange::whole(key);
         let last = whole.block_count - 1;
         // All but the last block, of which only the oldest entry tells; and the first blocks only.

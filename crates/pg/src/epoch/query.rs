@@ -216,10 +216,10 @@ fn begin_behind(
     }
     // Of their logs, what tells of the blocks that are to be repaired.
     let objects: BTreeSet<_> =
-        queue.iter().map(|difference| (difference.range.key.volume, difference.range.key.object)).collect();
+        queue.iter().map(|difference| (difference.range.key.layer, difference.range.key.object)).collect();
     let mut others = members;
     for member in &mut others {
-        member.entries.retain(|entry| objects.contains(&(entry.volume, entry.object)));
+        member.entries.retain(|entry| objects.contains(&(entry.layer, entry.object)));
     }
     others.sort_by_key(|member| member.may_lack_tail);
     let repairing = Repairing { queue, current: None, mark_is_due: true, others };
@@ -654,7 +654,7 @@ mod tests {
     #[test]
     fn the_order_of_a_group_that_was_given_up_begins_behind_all_that_anybody_may_have_of_it() {
         let mut alone = Alone::new();
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         alone.write(key);
         let last = |alone: &Alone| alone.osd.store().pg_position(PG).map(|(_, sequence)| sequence);
         for history in [History(1), History(2)] {
@@ -674,7 +674,7 @@ mod tests {
     #[test]
     fn the_order_of_a_group_goes_on_in_the_history_of_its_log_when_the_registry_was_set_back() {
         let mut alone = Alone::new();
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         let later = History(3);
         alone.begins_anew(later);
         alone.write(key);
@@ -691,7 +691,7 @@ mod tests {
     #[test]
     fn an_order_that_somebody_brought_to_the_end_of_its_history_goes_on_in_the_next_one() {
         let mut alone = Alone::new();
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         let next = History(1).floor();
         alone.with(|_, cx| {
             let (epoch, token) = (cx.groups[0].epoch, cx.ledger.next_token());
@@ -751,7 +751,7 @@ mod tests {
         let mark = LogEntry {
             epoch: pair.alone.osd.shared.groups[0].epoch,
             sequence: Sequence(2 * AHEAD_MAX),
-            volume: VOLUME,
+            layer: VOLUME.first_layer(),
             object: 0,
             first_block: 0,
             block_count: 0,

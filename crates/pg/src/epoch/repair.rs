@@ -4,6 +4,7 @@ use super::differences::as_told_by;
 use super::end_for_longer;
 use crate::context::{Context, Fetch, Task};
 use crate::damage::Absence;
+use crate::disk::Held;
 use crate::group::LogTail;
 use crate::group::position::{Difference, MemberPosition};
 use crate::io::Io;
@@ -33,14 +34,17 @@ pub(crate) fn next(cx: &mut Context<'_, impl Io>, index: u32) {
     let operation = cx.operations.live(id);
     operation.attempt.origin = origin;
     repairing.current = Some(id);
-    let (block_count, is_zeros) = cx.disk.look_up_run(operation, 1);
+    let (block_count, held) = cx.disk.look_up_run(operation, 1);
     requeue(cx, index, Difference { range: range.behind(block_count), origin });
     let operation = cx.operations.live(id);
-    if !is_zeros {
-        operation.state = OperationState::Reading;
-        return cx.read_parts(id);
-    }
-    operation.kind = OperationKind::Zero;
+    operation.kind = match held {
+        Held::Nothing => OperationKind::Zero,
+        Held::Hole => OperationKind::Hole,
+        Held::Data => {
+            operation.state = OperationState::Reading;
+            return cx.read_parts(id);
+        }
+    };
     if !order::zero(cx, id) {
         must_come_again(cx, id);
     }
@@ -228,7 +232,7 @@ mod tests {
         let more = LogEntry {
             epoch,
             sequence: last.next(),
-            volume: VOLUME,
+            layer: VOLUME.first_layer(),
             object: 3,
             first_block: 10,
             block_count: 2,
@@ -247,7 +251,7 @@ mod tests {
     const UNDONE_PASSED: &str = "peering: a write is undone";
     const ADOPTED: &str = "peering: what another member has where this one cannot read is taken";
 
-    const KEY: ObjectKey = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+    const KEY: ObjectKey = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
 
     fn difference(first_block: u16, block_count: u16, origin: u64) -> Difference {
         Difference { range: BlockRange { key: KEY, first_block, block_count }, origin }

@@ -1,7 +1,7 @@
 //! How far a primary is with what its group holds beyond the ends of volumes that were made smaller: see
 //! [`crate::moves::cut`], which goes on with it.
 
-use base::{CutId, Instant, VolumeId};
+use base::{CutId, Instant, LayerId};
 use std::collections::BTreeMap;
 
 /// The block in which a volume ends, if it ends within one: what lies behind the end there is zeroed.
@@ -24,7 +24,11 @@ pub(crate) struct Cutting {
     /// When the objects were last searched, no block lay beyond an end, and what was under way reached beyond the ends of these
     /// cuts. `None` if that is not so: they are to be searched.
     clear_but_for: Option<Vec<CutId>>,
-    tails: BTreeMap<VolumeId, Tail>,
+    tails: BTreeMap<LayerId, Tail>,
+    /// All objects were looked at in this epoch for what nobody sees ([`crate::moves::prune`]).
+    pub(crate) was_swept: bool,
+    /// Nothing is left that the removals of snapshots up to this one took out of everybody's sight.
+    pub(crate) pruned_through: CutId,
 }
 
 impl Cutting {
@@ -46,23 +50,23 @@ impl Cutting {
     }
 
     /// Whether all members have the last block of a volume as that cut wants it.
-    pub(crate) fn has_cut_tail(&self, volume: VolumeId, cut: CutId) -> bool {
-        self.tails.get(&volume).is_some_and(|tail| tail.cut == cut && tail.is_cut)
+    pub(crate) fn has_cut_tail(&self, layer: LayerId, cut: CutId) -> bool {
+        self.tails.get(&layer).is_some_and(|tail| tail.cut == cut && tail.is_cut)
     }
 
     /// Whether it may be begun to cut the last block of a volume: not while that was begun a short while ago.
-    pub(crate) fn may_cut_tail(&self, volume: VolumeId, cut: CutId, now: Instant) -> bool {
-        self.tails.get(&volume).is_none_or(|tail| tail.cut != cut || !tail.is_cut && now >= tail.again_at)
+    pub(crate) fn may_cut_tail(&self, layer: LayerId, cut: CutId, now: Instant) -> bool {
+        self.tails.get(&layer).is_none_or(|tail| tail.cut != cut || !tail.is_cut && now >= tail.again_at)
     }
 
     /// That is begun.
-    pub(crate) fn begins_tail(&mut self, volume: VolumeId, cut: CutId, again_at: Instant) {
-        self.tails.insert(volume, Tail { cut, is_cut: false, again_at });
+    pub(crate) fn begins_tail(&mut self, layer: LayerId, cut: CutId, again_at: Instant) {
+        self.tails.insert(layer, Tail { cut, is_cut: false, again_at });
     }
 
     /// All members have it, or there is nothing.
-    pub(crate) fn tail_is_cut(&mut self, volume: VolumeId, cut: CutId) {
-        self.tails.insert(volume, Tail { cut, is_cut: true, again_at: Instant::default() });
+    pub(crate) fn tail_is_cut(&mut self, layer: LayerId, cut: CutId) {
+        self.tails.insert(layer, Tail { cut, is_cut: true, again_at: Instant::default() });
     }
 }
 
@@ -88,7 +92,7 @@ mod tests {
 
     #[test]
     fn the_end_of_another_cut_is_another_one() {
-        let (volume, now) = (VolumeId(1), Instant { nanoseconds: 1_000 });
+        let (volume, now) = (LayerId(1), Instant { nanoseconds: 1_000 });
         let later = now + Duration::from_secs(1);
         let mut cutting = Cutting::default();
         assert!(cutting.may_cut_tail(volume, CutId(3), now));

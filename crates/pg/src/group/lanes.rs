@@ -1,6 +1,7 @@
 //! Who is behind whom: the order of operations on the blocks of objects.
 //!
-//! An object that operations touch has a *lane*: its blocks in runs, each with the operation that is last in line there. Who
+//! An object that operations touch has a *lane*, one for all layers of its volume, for whoever reads sees several of them. It is its
+//! blocks in runs, each with the operation that is last in line there. Who
 //! joins takes the runs over that it overlaps, and is behind those who were last on them, and on no others; it is free when
 //! all of these have left. What a run tells is read once, by who takes it over, and whoever joins adds at most two: so what
 //! joining and leaving cost does not grow with how many wait. Only [`Lanes::reorder`], for what was damaged, goes through all
@@ -70,6 +71,11 @@ struct Link {
     next: Option<u32>,
 }
 
+/// An object by the name that its lane has.
+fn of_all_layers(key: ObjectKey) -> ObjectKey {
+    ObjectKey { layer: key.layer.volume().first_layer(), ..key }
+}
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
@@ -88,7 +94,7 @@ pub(crate) struct Lanes {
 impl Lanes {
     /// Whether somebody is in line on one of these blocks.
     pub(crate) fn is_taken(&self, range: &BlockRange) -> bool {
-        let Some(lane) = self.by_object.get(&range.key) else { return false };
+        let Some(lane) = self.by_object.get(&of_all_layers(range.key)) else { return false };
         let runs = &self.lanes[*lane as usize].runs;
         let (first, end) = (range.first_block, range.first_block + range.block_count);
         let at = runs.partition_point(|run| run.end <= first);
@@ -126,7 +132,7 @@ impl Lanes {
             }
         };
         if range.block_count > 0 {
-            let lane = self.lane_of(range.key);
+            let lane = self.lane_of(of_all_layers(range.key));
             self.stands[place.index()].lane = Some(lane);
             self.append(lane, place);
             self.take_over(lane, place);
@@ -154,7 +160,7 @@ impl Lanes {
 
     /// Who is on these blocks, in order.
     pub(crate) fn on(&self, range: BlockRange) -> impl Iterator<Item = Place> {
-        let lane = self.by_object.get(&range.key).map(|lane| &self.lanes[*lane as usize]);
+        let lane = self.by_object.get(&of_all_layers(range.key)).map(|lane| &self.lanes[*lane as usize]);
         let (first, end) = (range.first_block, range.first_block + range.block_count);
         let all = std::iter::successors(lane.and_then(|lane| lane.head), move |place| {
             self.step(1);

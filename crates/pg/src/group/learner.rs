@@ -1,6 +1,6 @@
 //! Members that a primary brings up to date, and how far each is.
 
-use base::{BLOCK_BYTES, BlockRange, Instant, LinkId, ObjectKey, OsdId, Sequence, VolumeId};
+use base::{BLOCK_BYTES, BlockRange, Instant, LayerId, LinkId, ObjectKey, OsdId, Sequence};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(crate) struct Comparison {
     /// The primary's objects that were not compared yet, in order.
     pub(crate) own: VecDeque<ObjectKey>,
     /// The learner's last object that was.
-    pub(crate) after: Option<(VolumeId, u32)>,
+    pub(crate) after: Option<(LayerId, u32)>,
     /// A page of the learner's objects is on its way.
     pub(crate) is_awaited: bool,
 }

@@ -165,7 +165,7 @@ impl Group {
 
     /// Whether an object is one of the group's.
     pub(crate) fn holds(&self, key: &ObjectKey) -> bool {
-        self.pg == key.pg && self.pg.holds(self.modulus, key.volume, key.object)
+        self.pg == key.pg && self.pg.holds(self.modulus, key.layer, key.object)
     }
 
     pub(crate) fn replicas(&self, me: OsdId) -> impl Iterator<Item = OsdId> + '_ {
@@ -261,7 +261,7 @@ impl IndexMut<u32> for Groups {
 mod tests {
     use super::role::Repairing;
     use super::*;
-    use base::{PoolId, VolumeId};
+    use base::{LayerId, PoolId};
     use std::collections::VecDeque;
 
     const PG: PgId = PgId { pool: PoolId(1), index: 2 };
@@ -307,13 +307,13 @@ mod tests {
     #[test]
     fn an_object_is_the_groups_by_its_place_and_by_its_name() {
         let group = group(&[0], &[], &[0]);
-        let volume = VolumeId(1);
+        let layer = LayerId(1);
         for object in 0..8 {
-            let place = PgId::of_object(PG.pool, 4, volume, object);
-            assert_eq!(group.holds(&ObjectKey { pg: place, volume, object }), place == PG);
-            assert_eq!(group.holds(&ObjectKey { pg: PG, volume, object }), place == PG, "so it calls itself");
+            let place = PgId::of_object(PG.pool, 4, layer, object);
+            assert_eq!(group.holds(&ObjectKey { pg: place, layer, object }), place == PG);
+            assert_eq!(group.holds(&ObjectKey { pg: PG, layer, object }), place == PG, "so it calls itself");
             let elsewhere = PgId { index: 3, ..PG };
-            assert!(!group.holds(&ObjectKey { pg: elsewhere, volume, object }));
+            assert!(!group.holds(&ObjectKey { pg: elsewhere, layer, object }));
         }
     }
 

@@ -13,8 +13,8 @@ pub(crate) struct Difference {
 
 /// The blocks that an entry of a group's log is about.
 pub(crate) fn range_of(pg: PgId, entry: &LogEntry) -> BlockRange {
-    let LogEntry { volume, object, first_block, block_count, .. } = *entry;
-    BlockRange { key: ObjectKey { pg, volume, object }, first_block, block_count }
+    let LogEntry { layer: volume, object, first_block, block_count, .. } = *entry;
+    BlockRange { key: ObjectKey { pg, layer: volume, object }, first_block, block_count }
 }
 
 /// Where a member stands, as it told its primary: see [`LogState`].

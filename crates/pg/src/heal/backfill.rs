@@ -23,7 +23,7 @@
 
 use crate::broken::Sabotage;
 use crate::context::{Context, Task};
-use crate::disk::Disk;
+use crate::disk::{Disk, Held};
 use crate::epoch::differences::{agreement, differences, runs_alike};
 use crate::epoch::{self, claim, query};
 use crate::group::learner::{Comparison, Joined, LEARN_PAUSE_LONG, Learner, Promotion, Work};
@@ -36,13 +36,14 @@ use crate::links::{Awaited, ToLearner};
 use crate::operation::{OperationId, OperationKind, OperationState, Purpose};
 use crate::pace::PUSH_BLOCKS;
 use base::{
-    BLOCK_BYTES, BlockRange, Epoch, LogEntry, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence, VolumeId,
+    BLOCK_BYTES, BlockRange, Epoch, LayerId, LogEntry, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, Sequence,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
+use store::Store;
 use wire::{
     Activate, BlockBits, Blocks, GroupEpoch, Kind, ListObjects, ObjectEpoch, ObjectHeld, Objects, Page,
-    Position, Push, PushEntry, Query, Status,
+    Position, Push, PushEntry, PushHole, Query, Status,
 };
 use zerocopy::IntoBytes;
 
@@ -455,25 +456,25 @@ impl Backfill {
         }
         comparison.is_awaited = false;
         learner.heard_at = cx.now;
-        let theirs: BTreeMap<(VolumeId, u32), ObjectHeld> =
-            objects.entries().map(|entry| ((entry.volume, entry.object), entry)).collect();
+        let theirs: BTreeMap<(LayerId, u32), ObjectHeld> =
+            objects.entries().map(|entry| ((entry.layer, entry.object), entry)).collect();
         // A page that is not the last goes as far as its last entry.
         let end = if is_last { None } else { theirs.keys().next_back().copied() };
-        let is_on_page = |key: &mut ObjectKey| end.is_none_or(|end| (key.volume, key.object) <= end);
+        let is_on_page = |key: &mut ObjectKey| end.is_none_or(|end| (key.layer, key.object) <= end);
         let own: Vec<ObjectKey> = std::iter::from_fn(|| comparison.own.pop_front_if(is_on_page)).collect();
         comparison.after = end;
         if is_last {
             joined.comparison = None;
         }
-        let known: BTreeSet<_> = own.iter().map(|key| (key.volume, key.object)).collect();
+        let known: BTreeSet<_> = own.iter().map(|key| (key.layer, key.object)).collect();
         let mut work = Vec::new();
         for (volume, object) in theirs.keys().filter(|key| !known.contains(key)) {
             // The primary has nothing of it, unless it was made since: whatever it has is pushed.
-            let key = ObjectKey { pg, volume: *volume, object: *object };
+            let key = ObjectKey { pg, layer: *volume, object: *object };
             work.push(Work::Range(BlockRange::whole(key)));
         }
         for (number, key) in (1..).zip(&own) {
-            match theirs.get(&(key.volume, key.object)) {
+            match theirs.get(&(key.layer, key.object)) {
                 None if is_cramped => {}
                 None => work.push(Work::Range(BlockRange::whole(*key))),
                 Some(held) if is_behind(cx, key, held) => {
@@ -486,7 +487,7 @@ impl Backfill {
             }
         }
         if let Some((volume, object)) = end.filter(|_| !is_cramped) {
-            work.push(Work::Reached(ObjectKey { pg, volume, object }));
+            work.push(Work::Reached(ObjectKey { pg, layer: volume, object }));
         }
         if let Some(Learner { joined: Some(joined), .. }) = cx.groups[index].learner_mut(osd) {
             joined.work.extend(work);
@@ -595,9 +596,18 @@ fn under_way(
             continue;
         }
         let (epoch, sequence, origin) = (group.epoch, operation.order.sequence, operation.attempt.origin);
-        let BlockRange { key: ObjectKey { volume, object, .. }, first_block, block_count } = operation.range;
+        let BlockRange { key: ObjectKey { layer: volume, object, .. }, first_block, block_count } =
+            operation.range;
         if sequence > last_sequence {
-            entries.push(LogEntry { epoch, sequence, volume, object, first_block, block_count, origin });
+            entries.push(LogEntry {
+                epoch,
+                sequence,
+                layer: volume,
+                object,
+                first_block,
+                block_count,
+                origin,
+            });
         }
         work.push_back(Work::Range(operation.range));
     }
@@ -620,13 +630,13 @@ fn push(cx: &mut Context<'_, impl Io>, index: u32, purpose: Purpose, range: Bloc
 pub(crate) fn start_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
     let operation = cx.operations.live(id);
     let (index, range, purpose) = (operation.group, operation.range, operation.purpose);
-    let (found, is_zeros) = cx.disk.look_up_run(operation, PUSH_PARTS_MAX);
+    let (found, held) = cx.disk.look_up_run(operation, PUSH_PARTS_MAX);
     if let Purpose::Backfill { learner, .. } = purpose
         && let Some(Learner { joined: Some(joined), .. }) = cx.groups[index].learner_mut(learner)
     {
         joined.put_back(range.behind(found));
     }
-    if is_zeros {
+    if held != Held::Data {
         return send_push(cx, id);
     }
     cx.operations.live(id).state = OperationState::Reading;
@@ -638,6 +648,7 @@ pub(crate) fn start_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
 
 /// Sends what was read to the learner, and ends the operation.
 fn send_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
+    let forgets_changed = cx.breaks(Sabotage::ForgetChanged);
     let operation = cx.operations.live(id);
     let index = operation.group;
     let group = &mut cx.groups[index];
@@ -646,24 +657,37 @@ fn send_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
     let kind = match operation.parts.first() {
         // Of what is lost there is nothing: what was read was given back.
         None => Kind::PushLost,
-        Some(part) if part.location.is_none() => Kind::PushZero,
-        Some(_) => Kind::PushWrite,
+        Some(part) => match Held::at(part.location) {
+            Held::Nothing => Kind::PushZero,
+            Held::Hole => Kind::PushHole,
+            Held::Data => Kind::PushWrite,
+        },
+    };
+    // Its blocks are held, or were looked up just now: they are what is sent. What is rounded is no later than what was ordered.
+    let changed = |store: &Store, block| {
+        let changed = store.changed(&push.range.key, block).filter(|_| !forgets_changed);
+        changed.unwrap_or_default().min(newest)
     };
     // It may have been given up meanwhile, and even be asked anew: then nothing is owed to it.
     if let Purpose::Backfill { learner, session, cost } = operation.purpose
         && let Some(learner) = group.learner_mut(learner).filter(|learner| learner.session == session)
     {
-        let (link, sent) = (learner.link, ToLearner::Push { cost });
-        cx.send_replicated(link, Awaited::Learner { group: index, session, sent }, &push.encode(kind));
+        let (link, awaited) =
+            (learner.link, Awaited::Learner { group: index, session, sent: ToLearner::Push { cost } });
+        let header = match kind {
+            Kind::PushHole => {
+                let all = push.range.blocks().map(|block| changed(&cx.disk.store, block));
+                let changed = all.max().unwrap_or_default();
+                PushHole { range: push.range, epoch: push.epoch, changed }.encode()
+            }
+            kind => push.encode(kind),
+        };
+        cx.send_replicated(link, awaited, &header);
         let operation = cx.operations.live(id);
-        if kind != Kind::PushZero {
+        if matches!(kind, Kind::PushWrite | Kind::PushLost) {
             cx.io.send(link, operation.checksums.as_bytes());
-            for block in operation.range.blocks() {
-                // Its blocks are held: they are what was read. What is rounded is no later than what was ordered.
-                let changed = cx.disk.store.changed(&operation.range.key, block);
-                let changed =
-                    changed.filter(|_| !cx.me.broken.is(Sabotage::ForgetChanged)).unwrap_or_default();
-                cx.io.send(link, &changed.min(newest).0.to_le_bytes());
+            for block in push.range.blocks() {
+                cx.io.send(link, &changed(&cx.disk.store, block).0.to_le_bytes());
             }
         }
         if kind == Kind::PushWrite {
@@ -678,8 +702,8 @@ fn send_push(cx: &mut Context<'_, impl Io>, id: OperationId) {
 }
 
 /// Whether a page of objects goes on behind that one: else they might be asked for without end.
-fn goes_on(objects: &Objects<'_>, after: Option<(VolumeId, u32)>) -> bool {
-    let listed = || objects.entries().map(|entry| (entry.volume, entry.object));
+fn goes_on(objects: &Objects<'_>, after: Option<(LayerId, u32)>) -> bool {
+    let listed = || objects.entries().map(|entry| (entry.layer, entry.object));
     let is_behind = listed().next().is_none_or(|first| after.is_none_or(|after| after < first));
     is_behind
         && listed().is_sorted_by(|one, next| one < next)

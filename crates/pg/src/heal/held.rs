@@ -11,7 +11,7 @@ use wire::{BlockBits, Blocks, ENTRIES_MAX, ListObjects, ObjectEpoch, ObjectHeld,
 /// An object as it is here.
 fn held(store: &Store, key: &ObjectKey) -> ObjectHeld {
     ObjectHeld {
-        volume: key.volume,
+        layer: key.layer,
         object: key.object,
         block_count: store.block_count(key),
         has_doubts: store.doubts(key).next().is_some().into(),
@@ -29,7 +29,7 @@ pub(crate) fn list_objects(cx: &mut Context<'_, impl Io>, link: LinkId, wanted: 
     }
     cx.turn.has_listed = true;
     let objects = cx.disk.objects_of(pg);
-    let mut left = objects.iter().filter(|key| after.is_none_or(|after| (key.volume, key.object) > after));
+    let mut left = objects.iter().filter(|key| after.is_none_or(|after| (key.layer, key.object) > after));
     let page = left.by_ref().take(ENTRIES_MAX).map(|key| held(&cx.disk.store, key));
     let entries: Vec<ObjectHeld> = page.collect();
     let page = Page { pg, epoch, is_last: left.next().is_none() };
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn a_learner_tells_of_each_object_what_it_has_and_which_blocks_of_it_are_in_doubt() {
         let mut alone = Alone::new();
-        let key = |object| ObjectKey { pg: PG, volume: VOLUME, object };
+        let key = |object| ObjectKey { pg: PG, layer: VOLUME.first_layer(), object };
         alone.write(key(4));
         alone.write(key(5));
         // What comes behind so much may come to nothing.
@@ -127,7 +127,7 @@ mod tests {
         let all: [(u32, u16, u16); 3] = [(3, 3, 1), (4, 1, 0), (5, 1, 0)];
         let scenes = [(None, &all[..]), (Some(3), &all[1..]), (Some(4), &all[2..]), (Some(5), &all[3..])];
         for (after, expected) in scenes {
-            let after = after.map(|object| (VOLUME, object));
+            let after = after.map(|object| (VOLUME.first_layer(), object));
             says(&mut alone, link, &ListObjects { pg: PG, epoch, after }.encode());
             let told = alone.io.told(link, |message| match message {
                 Message::Objects(objects) => Some((objects.head, objects.entries().collect::<Vec<_>>())),
@@ -137,7 +137,7 @@ mod tests {
             assert_eq!(*page, Page { pg: PG, epoch, is_last: true });
             let held = |entry: &ObjectHeld| (entry.object, entry.block_count, entry.has_doubts);
             assert_eq!(entries.iter().map(held).collect::<Vec<_>>(), expected, "behind {after:?}");
-            assert!(entries.iter().all(|entry| entry.volume == VOLUME && entry.through == sure));
+            assert!(entries.iter().all(|entry| entry.layer == VOLUME.first_layer() && entry.through == sure));
         }
         says(&mut alone, link, &ObjectEpoch { key: key(3), epoch }.encode(Kind::ListBlocks));
         let told = alone.io.told(link, |message| match message {

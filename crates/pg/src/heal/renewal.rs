@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn damage_and_a_superblock_that_was_overwritten_have_all_written_anew_that_a_start_needs() {
         let mut alone = Alone::new();
-        alone.write(ObjectKey { pg: PG, volume: VOLUME, object: 3 });
+        alone.write(ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 });
         // What the next seconds bring: blocks of checkpoints.
         let written = |alone: &mut Alone| {
             let before = alone.osd.store().statistics().checkpoint_blocks;

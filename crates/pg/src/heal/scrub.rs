@@ -22,7 +22,7 @@ use crate::operation::{MendReason, OperationId, OperationKind, OperationState, P
 use crate::report::ScrubReport;
 use base::hash::mix;
 use base::{
-    BLOCK_BYTES, BlockRange, Epoch, Instant, LinkId, ObjectKey, OsdId, PgId, VolumeId, crc32c, keyed_hash,
+    BLOCK_BYTES, BlockRange, Epoch, Instant, LayerId, LinkId, ObjectKey, OsdId, PgId, crc32c, keyed_hash,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -72,7 +72,7 @@ struct Checking {
 #[derive(Debug)]
 struct Listing {
     left: Vec<OsdId>,
-    after: Option<(VolumeId, u32)>,
+    after: Option<(LayerId, u32)>,
     since: Instant,
 }
 
@@ -82,7 +82,7 @@ struct Scrub {
     group: u32,
     epoch: Epoch,
     listing: Option<Listing>,
-    objects: BTreeSet<(VolumeId, u32)>,
+    objects: BTreeSet<(LayerId, u32)>,
     /// No more of them than that.
     objects_max: usize,
     /// Runs of the present object, the next one last.
@@ -165,7 +165,7 @@ impl Scrubs {
                 continue;
             }
             let own = cx.disk.store.objects_of(pg);
-            let objects: BTreeSet<_> = own.map(|key| (key.volume, key.object)).collect();
+            let objects: BTreeSet<_> = own.map(|key| (key.layer, key.object)).collect();
             self.current = Some(Scrub {
                 group: index,
                 epoch: group.epoch,
@@ -242,7 +242,7 @@ impl Scrubs {
             && let Some((volume, object)) = scrub.objects.pop_first()
         {
             scrub.report.objects += 1;
-            let all = BlockRange::whole(ObjectKey { pg: scrub.report.pg, volume, object });
+            let all = BlockRange::whole(ObjectKey { pg: scrub.report.pg, layer: volume, object });
             if scrub.report.is_deep {
                 let starts = all.blocks().step_by(usize::from(CHECK_BLOCKS_MAX)).rev();
                 let deep = |first_block| Run {
@@ -415,12 +415,12 @@ impl Scrub {
     /// be: in order and not empty, unless it is the last one, and of no more than this OSD can be made to remember.
     fn take_listed(
         &mut self,
-        after: Option<(VolumeId, u32)>,
+        after: Option<(LayerId, u32)>,
         page: &Objects<'_>,
-    ) -> (bool, Option<(VolumeId, u32)>) {
+    ) -> (bool, Option<(LayerId, u32)>) {
         let mut last = after;
         for entry in page.entries() {
-            let object = (entry.volume, entry.object);
+            let object = (entry.layer, entry.object);
             let is_behind = last.is_none_or(|last| last < object);
             let has_room = self.objects.len() < self.objects_max || self.objects.contains(&object);
             if !is_behind || !has_room {

@@ -91,7 +91,7 @@ impl ClientLink {
             Some(Permission::Read) if is_change => Status::Forbidden,
             Some(Permission::Read) => {
                 // A generation that nobody vouches for would fence whoever writes.
-                let known = volumes.get(request.key.volume).map(|volume| volume.vouched);
+                let known = volumes.of_layer(request.key.layer).map(|volume| volume.vouched);
                 if known.is_some_and(|known| request.generation <= known) {
                     return None;
                 }
@@ -277,7 +277,7 @@ mod tests {
     fn request(alone: &Alone, generation: u32) -> Request {
         Request {
             request: 1,
-            key: ObjectKey { pg: PG, volume: VOLUME, object: 3 },
+            key: ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 },
             offset: 0,
             length: BLOCK_BYTES as u32,
             epoch: alone.osd.shared.groups[0].epoch,
@@ -285,6 +285,7 @@ mod tests {
             origin: 0,
             since: None,
             unverified: false,
+            of_snapshot: false,
         }
     }
 

@@ -160,7 +160,7 @@ mod tests {
         alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
         alone.query(link, PG, 2, EPOCH);
         alone.with(|_, cx| {
-            let key = ObjectKey { pg: PgId { index: 1, ..PG }, volume: VOLUME, object: 3 };
+            let key = ObjectKey { pg: PgId { index: 1, ..PG }, layer: VOLUME.first_layer(), object: 3 };
             for first_block in 0.. {
                 let range = BlockRange { key, first_block, block_count: 1 };
                 let id = cx.operations.add_for(OperationKind::Zero, Purpose::Deletion, 1, range);
@@ -190,7 +190,7 @@ mod tests {
 
     /// The first write behind that.
     fn zero() -> Vec<u8> {
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         let range = BlockRange { key, first_block: 0, block_count: 1 };
         let zero = Replicate { range, epoch: EPOCH, sequence: Sequence(51), origin: 0 };
         zero.encode(Kind::ReplicateZero).to_vec()

@@ -153,7 +153,7 @@ mod tests {
     use wire::{Lease, Message, Status};
 
     const PEER: OsdId = OsdId(1);
-    const KEY: ObjectKey = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+    const KEY: ObjectKey = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
 
     /// An OSD that holds a block of a group which another one leads, by that epoch, and the link to that one.
     fn led() -> (Alone, LinkId, Epoch) {

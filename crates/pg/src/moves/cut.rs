@@ -33,12 +33,13 @@ use crate::context::Context;
 use crate::group::cutting::Cutting;
 use crate::io::Io;
 use crate::journal::Milestone;
+use crate::moves::prune;
 use crate::operation::{ByteRange, OperationId, OperationKind, Purpose};
 use crate::replication::order;
 use crate::request::{admit, queue, write};
 use crate::volumes::Shrunk;
-use base::{BLOCK_BYTES, BlockRange, CutId, OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey, PgId, VolumeId};
-use std::collections::{BTreeMap, VecDeque};
+use base::{BLOCK_BYTES, BlockRange, CutId, LayerId, OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey, PgId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use zerocopy::little_endian::U32;
 
@@ -86,7 +87,7 @@ impl Cuts {
     /// Goes on with what is to be cut: looks for it, when all that was found before is begun, and begins some of it.
     pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Io>) {
         self.is_under_way = false;
-        if cx.volumes.shrunk.is_empty() {
+        if cx.volumes.shrunk.is_empty() && cx.volumes.pruned.is_empty() {
             return self.queue.clear();
         }
         if self.queue.is_empty() {
@@ -129,6 +130,7 @@ impl Cuts {
             self.search(cx, &to_search, &mut left);
         }
         for (index, mut left) in left {
+            left.extend(prune::pending(cx, index));
             self.look_at_tails(cx, index, &mut left);
             note_left(cx, index, &left);
         }
@@ -143,11 +145,22 @@ impl Cuts {
     ) {
         cx.pass(Milestone::CutSearched);
         let mut found: BTreeMap<u32, Vec<CutId>> = groups.iter().map(|index| (*index, Vec::new())).collect();
+        // Objects of which several layers may hold something, each once.
+        let mut layered = BTreeSet::new();
         for key in cx.disk.store.objects() {
-            let Some(shrunk) = cx.volumes.shrunk.get(&key.volume) else { continue };
-            let found = cx.groups.find(key.pg).and_then(|index| found.get_mut(&index));
-            let (Some(found), Some(range)) = (found, blocks_beyond(key, shrunk.end)) else { continue };
-            if holds_some(cx, &range) {
+            let (volumes, volume) = (&cx.volumes, key.layer.volume());
+            let Some(head) = volumes.get(volume).map(|state| state.head) else { continue };
+            let key = ObjectKey { layer: head, ..key };
+            let Some(shrunk) = volumes.shrunk.get(&head) else { continue };
+            if head.number() > 0 && !layered.insert(key) {
+                continue;
+            }
+            let Some(found) = cx.groups.find(key.pg).and_then(|index| found.get_mut(&index)) else {
+                continue;
+            };
+            if let Some(range) = blocks_beyond(key, shrunk.end)
+                && holds_some(cx, &range)
+            {
                 self.queue.push_back((Excess::Blocks(range), shrunk.cut));
                 found.push(shrunk.cut);
             }
@@ -164,26 +177,26 @@ impl Cuts {
     /// Finds the blocks of a group in which volumes end.
     fn look_at_tails(&mut self, cx: &mut Context<'_, impl Io>, index: u32, left: &mut Vec<CutId>) {
         let pg = cx.groups[index].pg;
-        let is_here = |(volume, shrunk): (&VolumeId, &Shrunk)| {
-            let tail = tail_of(pg, *volume, shrunk)?;
+        let is_here = |(layer, shrunk): (&LayerId, &Shrunk)| {
+            let tail = tail_of(pg, *layer, shrunk)?;
             cx.groups[index].holds(&tail.key).then_some((tail, shrunk.cut))
         };
         let tails: Vec<(BlockRange, CutId)> = cx.volumes.shrunk.iter().filter_map(is_here).collect();
         for (tail, cut) in tails {
             let (key, now) = (tail.key, cx.now);
-            let is_there = cx.disk.location_of(key, tail.first_block).is_some() || cx.must_wait(&tail);
+            let is_there = is_seen(cx, &tail) || cx.must_wait(&tail);
             let Some(primary) = cx.groups[index].standing.primary_mut() else { return };
             let cutting = &mut primary.cutting;
-            if cutting.has_cut_tail(key.volume, cut) {
+            if cutting.has_cut_tail(key.layer, cut) {
                 continue;
             }
             if !is_there {
                 // Whatever is written there from now on ends where the volume does.
-                cutting.tail_is_cut(key.volume, cut);
+                cutting.tail_is_cut(key.layer, cut);
                 continue;
             }
             left.push(cut);
-            if cutting.may_cut_tail(key.volume, cut, now) {
+            if cutting.may_cut_tail(key.layer, cut, now) {
                 self.queue.push_back((Excess::Tail(key), cut));
             }
         }
@@ -193,7 +206,7 @@ impl Cuts {
 /// A newer map: what it asks for may be more than what is done, or nothing.
 pub(crate) fn heed(cx: &mut Context<'_, impl Io>) {
     for group in cx.groups.iter_mut() {
-        let asks = cx.volumes.shrunk.values().any(|shrunk| shrunk.pool == group.pg.pool);
+        let asks = cx.volumes.cuts_of(group.pg.pool).next().is_some();
         let Some(primary) = group.standing.primary_mut() else { continue };
         match asks {
             true => primary.cutting.is_asked_anew(),
@@ -206,21 +219,22 @@ fn cutting<'a>(cx: &'a Context<'_, impl Io>, index: u32) -> Option<&'a Cutting> 
     cx.groups[index].standing.primary().map(|primary| &primary.cutting)
 }
 
-/// Whether this OSD may cut what a group holds: it serves the group, by a map that is no older than its epoch, and some volume
-/// of its pool waits for it.
+/// Whether this OSD may cut what a group holds: some volume of its pool waits for it too.
 fn may_cut(cx: &Context<'_, impl Io>, index: u32) -> bool {
+    may_delete(cx, index) && cx.volumes.cuts_of(cx.groups[index].pg.pool).next().is_some()
+}
+
+/// Whether this OSD may have members of a group delete something: it serves the group, by a map that is no older than its epoch.
+pub(crate) fn may_delete(cx: &Context<'_, impl Io>, index: u32) -> bool {
     let group = &cx.groups[index];
-    group.config.primary == cx.me.id
-        && group.is_active()
-        && group.is_shown
-        && group.is_writable()
-        && cx.volumes.shrunk.values().any(|shrunk| shrunk.pool == group.pg.pool)
+    group.config.primary == cx.me.id && group.is_active() && group.is_shown && group.is_writable()
 }
 
 /// Whether something that was begun here is under way, or waits for its blocks.
 fn cuts_in_line(cx: &Context<'_, impl Io>, group: u32) -> bool {
     let is_cut = |id: OperationId| {
-        cx.operations.get(id).is_some_and(|operation| matches!(operation.purpose, Purpose::Cut(_)))
+        let purpose = cx.operations.get(id).map(|operation| operation.purpose);
+        matches!(purpose, Some(Purpose::Cut(_)))
     };
     cx.lines.all(group).any(is_cut)
 }
@@ -231,7 +245,7 @@ fn cuts_reached(cx: &Context<'_, impl Io>, group: u32) -> impl Iterator<Item = C
     cx.lines.all(group).filter_map(move |id| {
         let operation = cx.operations.get(id).filter(|operation| operation.kind != OperationKind::Read)?;
         let range = &operation.range;
-        let shrunk = cx.volumes.shrunk.get(&range.key.volume)?;
+        let shrunk = cx.volumes.shrunk.get(&range.key.layer)?;
         let beyond = blocks_beyond(range.key, shrunk.end)?;
         (range.blocks().end > beyond.first_block).then_some(shrunk.cut)
     })
@@ -246,22 +260,25 @@ fn blocks_beyond(key: ObjectKey, end: u64) -> Option<BlockRange> {
 }
 
 /// The block of a group's pool in which a volume ends, if it ends within one.
-fn tail_of(pg: PgId, volume: VolumeId, shrunk: &Shrunk) -> Option<BlockRange> {
+fn tail_of(pg: PgId, layer: LayerId, shrunk: &Shrunk) -> Option<BlockRange> {
     let ends_within = shrunk.pool == pg.pool && !shrunk.end.is_multiple_of(BLOCK_BYTES as u64);
     ends_within.then(|| {
-        let key = ObjectKey { pg, volume, object: (shrunk.end / OBJECT_BYTES) as u32 };
+        let key = ObjectKey { pg, layer, object: (shrunk.end / OBJECT_BYTES) as u32 };
         BlockRange::one(key, (shrunk.end % OBJECT_BYTES / BLOCK_BYTES as u64) as u16)
     })
 }
 
-/// Whether the index has some of these blocks.
+/// Whether something of these blocks is there for whoever reads their layer.
 fn holds_some(cx: &Context<'_, impl Io>, range: &BlockRange) -> bool {
-    if range.first_block == 0 {
-        return true;
-    }
-    let mut holds = false;
-    cx.disk.store.for_each_block(&range.key, |block, _, _| holds |= range.blocks().contains(&block));
-    holds
+    // Of one without other layers it was found that it is there.
+    range.first_block == 0 && range.key.layer.number() == 0 || is_seen(cx, range)
+}
+
+/// The same of blocks of an object that may not be there.
+fn is_seen(cx: &Context<'_, impl Io>, range: &BlockRange) -> bool {
+    let sight = cx.volumes.sight_of(range.key.layer);
+    let bits = cx.disk.store.allocated_through(&sight, range.key.pg, range.key.object);
+    range.blocks().any(|block| bits[usize::from(block) / 8] >> (block % 8) & 1 != 0)
 }
 
 /// Notes of which cuts something is left in a group.
@@ -269,7 +286,7 @@ fn note_left(cx: &mut Context<'_, impl Io>, index: u32, left: &[CutId]) {
     let group = &mut cx.groups[index];
     let pool = group.pg.pool;
     let Some(primary) = group.standing.primary_mut() else { return };
-    let cuts = cx.volumes.shrunk.values().filter(|shrunk| shrunk.pool == pool).map(|shrunk| shrunk.cut);
+    let cuts = cx.volumes.cuts_of(pool);
     let first = left.iter().min();
     let is_done = |cut: &CutId| first.is_none_or(|first| cut < first);
     primary.cutting.through = cuts.filter(is_done).max().unwrap_or_default();
@@ -284,7 +301,7 @@ fn note_left(cx: &mut Context<'_, impl Io>, index: u32, left: &[CutId]) {
 fn begin(cx: &mut Context<'_, impl Io>, excess: Excess, cut: CutId) -> bool {
     let key = excess.key();
     let Some(index) = cx.groups.find(key.pg) else { return true };
-    let Some(shrunk) = cx.volumes.shrunk.get(&key.volume).filter(|shrunk| shrunk.cut == cut).copied() else {
+    let Some(shrunk) = cx.volumes.shrunk.get(&key.layer).filter(|shrunk| shrunk.cut == cut).copied() else {
         return true;
     };
     if !may_cut(cx, index) || !cx.groups[index].holds(&key) {
@@ -308,7 +325,7 @@ fn begin(cx: &mut Context<'_, impl Io>, excess: Excess, cut: CutId) -> bool {
 
 /// Zeroes of the block in which a volume ends what lies behind the end. `false` when there is no memory for that right now.
 fn begin_tail(cx: &mut Context<'_, impl Io>, index: u32, key: ObjectKey, shrunk: &Shrunk) -> bool {
-    let Some(tail) = tail_of(key.pg, key.volume, shrunk) else { return true };
+    let Some(tail) = tail_of(key.pg, key.layer, shrunk) else { return true };
     // Who refuses one ends the epoch, and the next one would begin it again at once.
     if let Some(until) = cx.groups[index].pauses.tails_wait_until {
         if cx.now < until && admit::is_full(cx, index, &key) {
@@ -320,7 +337,7 @@ fn begin_tail(cx: &mut Context<'_, impl Io>, index: u32, key: ObjectKey, shrunk:
     zeros.bytes_mut().expect("a buffer from the pool is unique")[..BLOCK_BYTES].fill(0);
     let again_at = cx.now + TAIL_PAUSE;
     if let Some(primary) = cx.groups[index].standing.primary_mut() {
-        primary.cutting.begins_tail(key.volume, shrunk.cut, again_at);
+        primary.cutting.begins_tail(key.layer, shrunk.cut, again_at);
     }
     cx.pass(Milestone::CutTail);
     let id = cx.operations.add_for(OperationKind::Write, Purpose::Cut(shrunk.cut), index, tail);
@@ -352,7 +369,7 @@ mod tests {
     const BLOCK: u64 = BLOCK_BYTES as u64;
 
     fn key(object: u32) -> ObjectKey {
-        ObjectKey { pg: PG, volume: VOLUME, object }
+        ObjectKey { pg: PG, layer: VOLUME.first_layer(), object }
     }
 
     /// The map of a moment later, in which the volume ends there.
@@ -548,7 +565,7 @@ mod tests {
             map.pools.insert(pool, PoolInfo { name: "other".to_owned(), ..map.pools[&PG.pool].clone() });
             let (bytes, cut) = (1, Some(CutId(9)));
             let volume = VolumeInfo { pool, bytes, cut, ..map.volumes[&VOLUME].clone() };
-            map.volumes.insert(VolumeId(2), volume);
+            map.volumes.insert(base::VolumeId(2), volume);
             alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
         };
         hears_of(&mut alone, 4 * OBJECT_BYTES, Some(CutId(1)));
@@ -678,10 +695,10 @@ mod tests {
         alone.with(|_, cx| {
             for (volume, cut) in [(1, 4), (2, 6), (3, 9)] {
                 let shrunk = Shrunk { pool: PG.pool, end: 1, cut: CutId(cut) };
-                cx.volumes.shrunk.insert(VolumeId(volume), shrunk);
+                cx.volumes.shrunk.insert(LayerId(volume), shrunk);
             }
             let elsewhere = Shrunk { pool: PoolId(7), end: 1, cut: CutId(20) };
-            cx.volumes.shrunk.insert(VolumeId(4), elsewhere);
+            cx.volumes.shrunk.insert(LayerId(4), elsewhere);
             for (left, through) in [(vec![], 9), (vec![9], 6), (vec![6], 4), (vec![9, 6], 4), (vec![4], 0)] {
                 let left: Vec<CutId> = left.into_iter().map(CutId).collect();
                 note_left(cx, 0, &left);
@@ -794,10 +811,13 @@ mod tests {
         assert_eq!(range(3, 4 * OBJECT_BYTES - BLOCK), Some(all - 1..all));
         assert_eq!(range(3, 4 * OBJECT_BYTES - BLOCK + 1), None);
         assert_eq!(range(3, 4 * OBJECT_BYTES), None);
-        let tail = |end| tail_of(PG, VOLUME, &Shrunk { pool: PG.pool, end, cut: CutId(1) });
+        let tail = |end| tail_of(PG, VOLUME.first_layer(), &Shrunk { pool: PG.pool, end, cut: CutId(1) });
         assert_eq!(tail(3 * OBJECT_BYTES + 2 * BLOCK), None);
         assert_eq!(tail(3 * OBJECT_BYTES + 2 * BLOCK + 5), Some(BlockRange::one(key(3), 2)));
         assert_eq!(tail(3 * OBJECT_BYTES - 1), Some(BlockRange::one(key(2), all - 1)));
-        assert_eq!(tail_of(PG, VOLUME, &Shrunk { pool: PoolId(7), end: 5, cut: CutId(1) }), None);
+        assert_eq!(
+            tail_of(PG, VOLUME.first_layer(), &Shrunk { pool: PoolId(7), end: 5, cut: CutId(1) }),
+            None
+        );
     }
 }

@@ -81,7 +81,7 @@ impl Deletions {
         self.found.clear();
         let is_due = |key: &ObjectKey| {
             let has_left = cx.groups.find(key.pg).is_some_and(|index| cx.groups[index].has_left());
-            cx.volumes.is_removed(key.volume) || has_left
+            cx.volumes.is_removed(key.layer) || has_left
         };
         for key in cx.disk.store.objects().filter(is_due) {
             self.note(key);
@@ -174,7 +174,7 @@ impl Deletions {
             return true;
         }
         // This OSD may be a member again, and even lead the group, since what it held was to be deleted.
-        let is_kept = group.is_some_and(|group| !group.has_left()) && !cx.volumes.is_removed(key.volume);
+        let is_kept = group.is_some_and(|group| !group.has_left()) && !cx.volumes.is_removed(key.layer);
         is_kept || cx.disk.store.block_count(key) == 0
     }
 }
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn what_was_to_go_with_a_group_stays_when_this_osd_leads_the_group_again() {
         let mut alone = Alone::new();
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         alone.write(key);
         // Noted when it had left the group.
         alone.osd.router.deletions.note(key);
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn what_belongs_to_a_removed_volume_goes() {
         let mut alone = Alone::new();
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         alone.write(key);
         assert!(alone.holds(key));
         let mut map = map(1);
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn objects_are_not_searched_again_for_what_cannot_go_until_something_changed() {
         let mut alone = Alone::new();
-        let [busy, free] = [3, 4].map(|object| ObjectKey { pg: PG, volume: VOLUME, object });
+        let [busy, free] = [3, 4].map(|object| ObjectKey { pg: PG, layer: VOLUME.first_layer(), object });
         [busy, free].into_iter().for_each(|key| alone.write(key));
         let id = alone.with(|_, cx| {
             let range = BlockRange::one(busy, 0);
@@ -346,7 +346,7 @@ mod tests {
         let other = PG.child(1);
         let keys = (0..1000).map(|object| {
             let pg = PgId::of_object(PG.pool, 2, VOLUME, object);
-            ObjectKey { pg, volume: VOLUME, object }
+            ObjectKey { pg, layer: VOLUME.first_layer(), object }
         });
         let (mine, theirs): (Vec<ObjectKey>, Vec<ObjectKey>) = keys.partition(|key| key.pg == PG);
         write_each(&mut alone, &mine[..40]);
@@ -386,7 +386,7 @@ mod tests {
         let mut alone = Alone::with_groups(2);
         let key = |object| {
             let pg = PgId::of_object(PG.pool, 2, VOLUME, object);
-            ObjectKey { pg, volume: VOLUME, object }
+            ObjectKey { pg, layer: VOLUME.first_layer(), object }
         };
         let (of_one, of_other): (Vec<ObjectKey>, Vec<ObjectKey>) =
             (0..500).map(key).partition(|key| key.pg == PG);
@@ -414,7 +414,7 @@ mod tests {
         let searches = alone.passed("deletion: all objects are searched");
         let elsewhere = PgId { index: 7, ..PG };
         for object in 0..3000 {
-            alone.osd.router.deletions.note(ObjectKey { pg: elsewhere, volume: VOLUME, object });
+            alone.osd.router.deletions.note(ObjectKey { pg: elsewhere, layer: VOLUME.first_layer(), object });
         }
         alone.run();
         assert!(alone.osd.router.deletions.is_idle());
@@ -427,7 +427,7 @@ mod tests {
         // Nothing is there of any of them.
         let key = |object| {
             let pg = PgId::of_object(PG.pool, 2, VOLUME, object);
-            ObjectKey { pg, volume: VOLUME, object }
+            ObjectKey { pg, layer: VOLUME.first_layer(), object }
         };
         let (one, other): (Vec<ObjectKey>, Vec<ObjectKey>) =
             (0..4 * LOOKED_AT_PER_TICK as u32).map(key).partition(|key| key.pg == PG);
@@ -448,7 +448,7 @@ mod tests {
 
     /// An object of the group.
     fn key(object: u32) -> ObjectKey {
-        ObjectKey { pg: PG, volume: VOLUME, object }
+        ObjectKey { pg: PG, layer: VOLUME.first_layer(), object }
     }
 
     /// The map comes by which the volume is removed. Nothing is looked at yet.
@@ -576,7 +576,7 @@ mod tests {
             let pg = PgId { index, ..PG };
             let objects = (0..).filter(|object| PgId::of_object(PG.pool, 3, VOLUME, *object) == pg);
             for object in objects.take(count) {
-                alone.osd.router.deletions.note(ObjectKey { pg, volume: VOLUME, object });
+                alone.osd.router.deletions.note(ObjectKey { pg, layer: VOLUME.first_layer(), object });
             }
         }
         let left = |alone: &mut Alone| {
@@ -723,7 +723,7 @@ mod tests {
     #[test]
     fn of_a_removed_pool_nothing_is_kept_and_no_epoch_is_claimed() {
         let mut alone = Alone::new();
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         alone.write(key);
         // It was away when its volume was removed.
         let without = Arc::new(removed(3));
@@ -749,7 +749,7 @@ mod tests {
 
     #[test]
     fn what_no_map_shows_any_more_goes_when_its_pool_was_removed_and_only_then() {
-        let key = |object| ObjectKey { pg: PG, volume: VOLUME, object };
+        let key = |object| ObjectKey { pg: PG, layer: VOLUME.first_layer(), object };
         for ends_in_good_order in [false, true] {
             let mut alone = Alone::new();
             (0..40).for_each(|object| alone.write(key(object)));
@@ -780,7 +780,7 @@ mod tests {
     #[test]
     fn of_a_group_that_was_left_before_its_pool_was_removed_nothing_is_remembered_either() {
         let mut alone = Alone::new();
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         alone.write(key);
         let mut moved = map(1);
         moved.revision = 2;
@@ -800,7 +800,7 @@ mod tests {
     #[test]
     fn nobody_says_that_nothing_is_left_before_that_is_so_on_stable_media() {
         let mut alone = Alone::new();
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         alone.write(key);
         alone.osd.handle_map(alone.now, Arc::new(removed(2)), &mut alone.io);
         let mut turns = 0;
@@ -824,7 +824,7 @@ mod tests {
     fn nobody_is_told_where_this_osd_stands_in_a_group_of_a_removed_pool() {
         for has_tombstone in [true, false] {
             let mut alone = Alone::new();
-            alone.write(ObjectKey { pg: PG, volume: VOLUME, object: 3 });
+            alone.write(ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 });
             alone.osd.handle_map(alone.now, Arc::new(removed(2)), &mut alone.io);
             alone.run();
             if !has_tombstone {
@@ -849,7 +849,7 @@ mod tests {
     fn what_others_held_by_a_registry_that_was_set_back_is_not_deleted_here() {
         for (epoch, is_kept) in [(Epoch(2), true), (Epoch(9), false)] {
             let mut alone = Alone::new();
-            let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+            let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
             let mut map = map(1);
             map.revision = 2;
             map.pgs.get_mut(&PG).unwrap().epoch = Epoch(4);
@@ -872,7 +872,7 @@ mod tests {
     #[test]
     fn of_a_pool_that_is_gone_before_its_volumes_everything_is_kept() {
         let mut alone = Alone::new();
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         alone.write(key);
         alone.osd.handle_map(alone.now, Arc::new(without_pools(2)), &mut alone.io);
         alone.run();

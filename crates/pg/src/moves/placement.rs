@@ -417,7 +417,7 @@ mod tests {
             (-1, 0, false, 1, false),
         ] {
             let mut alone = Alone::new();
-            alone.write(ObjectKey { pg: PG, volume: VOLUME, object: 3 });
+            alone.write(ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 });
             let (known, _) = alone.osd.store().pg_position(PG).unwrap();
             let later = |epoch: Epoch, by: i64| Epoch((i64::from(epoch.0) + by) as u32);
             let other = OsdId(1);
@@ -472,7 +472,7 @@ mod tests {
         for interrupt in interruptions {
             let mut alone = Alone::new();
             for object in 0..100 {
-                alone.write(ObjectKey { pg: PG, volume: VOLUME, object });
+                alone.write(ObjectKey { pg: PG, layer: VOLUME.first_layer(), object });
             }
             comes(&mut alone, |map| {
                 let (epoch, primary) = (Epoch(9), OsdId(1));

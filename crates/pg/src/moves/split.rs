@@ -188,7 +188,11 @@ mod tests {
     use wire::Activate;
 
     fn key(modulus: u32, object: u32) -> ObjectKey {
-        ObjectKey { pg: PgId::of_object(PG.pool, modulus, VOLUME, object), volume: VOLUME, object }
+        ObjectKey {
+            pg: PgId::of_object(PG.pool, modulus, VOLUME, object),
+            layer: VOLUME.first_layer(),
+            object,
+        }
     }
 
     /// The map of one group that is being split, and was, if there is a child.

@@ -13,10 +13,12 @@ use crate::ledger::StagedRecord;
 use crate::links::inquiries::UNREAD_BYTES_MAX;
 use crate::links::{Awaited, ToLearner};
 use crate::operation::{OperationId, OperationKind, OperationState, Purpose};
-use base::{Buffer, Sequence};
+use base::{BlockRange, Buffer, Sequence};
 use store::{BatchId, RecordKind, StageError, WriteRecord};
 use wire::{Activate, Kind, Outcome, Replicate, Status};
 
+/// Objects of which it is noted that a volume's newest layer took the place of something.
+const REPLACED_MAX: usize = 4096;
 /// A replica that lags by more gets copies of what it must write.
 const SHARE_LIMIT_BYTES: usize = 512 << 10;
 
@@ -34,14 +36,29 @@ pub(crate) fn write(cx: &mut Context<'_, impl Io>, id: OperationId, data: &[u8])
     was_staged(cx, id, staged)
 }
 
-/// Orders a zeroing, as [`write`].
+/// Orders a zeroing, as [`write`]. What is to read as zeros and not only to be gone hides what lies beneath.
 pub(crate) fn zero(cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
     if !may_go(cx, id) {
         return false;
     }
+    let operation = cx.operations.live(id);
+    let (range, purpose) = (operation.range, operation.purpose);
+    if matches!(purpose, Purpose::Client(_) | Purpose::Cut(_)) {
+        let hides = hides_something(cx, &range);
+        cx.operations.live(id).kind = if hides { OperationKind::Hole } else { OperationKind::Zero };
+    }
     let record = record(cx, id);
-    let staged = cx.disk.store.stage_zero(&record);
+    let staged = match cx.operations.live(id).kind {
+        OperationKind::Hole => cx.disk.store.stage_hole(&record),
+        _ => cx.disk.store.stage_zero(&record),
+    };
     was_staged(cx, id, staged)
+}
+
+/// Whether whoever reads the layer of these blocks would see something of older ones if it held nothing there.
+pub(crate) fn hides_something(cx: &Context<'_, impl Io>, range: &BlockRange) -> bool {
+    let beneath = cx.volumes.sight_beneath(range.key.layer);
+    cx.disk.store.holds_some(beneath.as_slice(), range) && !cx.breaks(Sabotage::HideNothing)
 }
 
 /// Whether one more of a group's writes may be under way. What a member has beyond so many may have come to nothing, when it
@@ -154,8 +171,11 @@ fn send_to_members(cx: &mut Context<'_, impl Io>, id: OperationId, memory: &Buff
         kind => {
             let (range, origin) = (operation.range, operation.attempt.origin);
             let message = Replicate { range, epoch: group.epoch, sequence, origin };
-            let is_zero = kind == OperationKind::Zero;
-            message.encode(if is_zero { Kind::ReplicateZero } else { Kind::ReplicateWrite })
+            message.encode(match kind {
+                OperationKind::Zero => Kind::ReplicateZero,
+                OperationKind::Hole => Kind::ReplicateHole,
+                _ => Kind::ReplicateWrite,
+            })
         }
     };
     let blocks = if operation.kind == OperationKind::Write { operation.range.block_count } else { 0 };
@@ -217,10 +237,19 @@ pub(crate) fn member_has(cx: &mut Context<'_, impl Io>, id: OperationId) {
         return;
     }
     let (purpose, group, is_narrowed) = (operation.purpose, operation.group, operation.attempt.is_narrowed);
+    let range = operation.range;
+    if let Some(beneath) = cx.volumes.replaced_by(range.key.layer)
+        && cx.volumes.replaced.len() < REPLACED_MAX
+        && matches!(purpose, Purpose::Client(_) | Purpose::Cut(_))
+        && cx.disk.store.holds_some(&[beneath], &range)
+    {
+        cx.volumes.replaced.insert(range.key);
+    }
+    let Some(operation) = cx.operations.get_mut(id) else { return };
     if let Some(primary) = cx.groups[group].standing.primary_mut() {
         primary.under_way = primary.under_way.saturating_sub(1);
         if let (Purpose::Cut(cut), OperationKind::Write) = (purpose, operation.kind) {
-            primary.cutting.tail_is_cut(operation.range.key.volume, cut);
+            primary.cutting.tail_is_cut(operation.range.key.layer, cut);
         }
     }
     if let Purpose::Client(asked) = purpose {
@@ -435,7 +464,7 @@ mod tests {
         let mut alone = Alone::new();
         let Alone { osd, io, now } = &mut alone;
         osd.fail_drive(*now, "a test", io);
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         let range = BlockRange::one(key, 10);
         let request = alone.request(&range);
         alone.with(|_, cx| write::handle_zero(cx, LinkId(7), &request));

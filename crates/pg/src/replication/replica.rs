@@ -28,6 +28,10 @@ use zerocopy::little_endian::U32;
 pub(crate) enum Content<'a> {
     Data(Checksums<'a>, &'a [u8]),
     Zeros,
+    /// Zeros, whatever lies beneath their layer.
+    Hole,
+    /// The same of what a learner lacked, which last changed then.
+    PushedHole(Sequence),
     /// What a learner lacked, with the words of a push.
     Pushed(&'a [U32], &'a [u8]),
     /// Nobody knows any more; these are the words of its push.
@@ -101,6 +105,8 @@ fn stage_verified(
         }
         Content::Data(checksums, data) => store.stage_write(&record, checksums, data).map(|_| ()),
         Content::Zeros => store.stage_zero(&record),
+        Content::Hole => store.stage_hole(&record),
+        Content::PushedHole(changed) => store.stage_pushed_hole(&record, changed),
         Content::Pushed(words, data) => store.stage_push(&record, words, data),
         Content::Lost(words) => store.stage_damaged(&record, &words),
     };
@@ -280,7 +286,7 @@ mod tests {
     #[test]
     fn who_left_a_group_since_it_said_where_it_stands_does_not_join_it() {
         let mut alone = Alone::new();
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         alone.write(key);
         let (primary, other, link) = (OsdId(1), OsdId(2), LinkId(7));
         let peer = OsdLink { osd: primary, version: Some(wire::Version(3)), ..OsdLink::default() };
@@ -353,7 +359,7 @@ mod tests {
         let (primary, set_back) = (OsdId(1), Epoch(2));
         for (epoch, beyond, is_sure) in [(Epoch(99), 1, true), (Epoch(99), 0, false), (set_back, 1, false)] {
             let mut alone = Alone::new();
-            let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+            let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
             alone.write(key);
             alone.age_log();
             alone.with(|_, cx| crate::epoch::end(cx, 0, "a test"));
@@ -387,7 +393,7 @@ mod tests {
     #[test]
     fn a_learner_of_a_later_history_than_the_registry_knows_keeps_what_it_has() {
         let (primary, epoch) = (OsdId(1), Epoch(99));
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         for history in [History(0), History(1)] {
             let mut alone = Alone::new();
             alone.begins_anew(History(1));
@@ -423,7 +429,7 @@ mod tests {
         let data = [7; BLOCK_BYTES];
         let write = |number: u16| {
             let object = u32::from(number) / OBJECT_BLOCKS as u32;
-            let key = ObjectKey { pg: PG, volume: VOLUME, object };
+            let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object };
             let range = BlockRange::one(key, number % OBJECT_BLOCKS as u16);
             let sequence = Sequence(mark.0 + 1 + u64::from(number));
             let header = Replicate { range, epoch, sequence, origin: 0 }.encode(Kind::ReplicateWrite);
@@ -442,7 +448,7 @@ mod tests {
 
     const PRIMARY: OsdId = OsdId(1);
     const EPOCH: Epoch = Epoch(9);
-    const KEY: ObjectKey = ObjectKey { pg: PG, volume: VOLUME, object: 100 };
+    const KEY: ObjectKey = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 100 };
 
     /// In the middle of an epoch that another OSD leads: the link to that, and the sequence of its next write.
     fn led(alone: &mut Alone) -> (LinkId, Sequence) {

@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::epoch::differences::{Told, told_of};
 use crate::io::Io;
 use crate::journal::Milestone;
+use crate::links::OsdLink;
 use crate::operation::{Asked, Attempt, ByteRange, OperationId, OperationKind, Purpose};
 use base::figures::RequestKind;
 use base::geometry::VOLUME_BYTES_MAX;
@@ -29,25 +30,43 @@ pub(crate) type Refusal = (Status, RefusalDetails);
 /// The group of a request, if this OSD may serve it.
 pub(crate) fn admit(cx: &mut Context<'_, impl Io>, request: &Request) -> Result<u32, Refusal> {
     let refuse = |status| Err((status, RefusalDetails { osd: cx.me.id, ..RefusalDetails::default() }));
-    let Some(volume) = cx.volumes.get_mut(request.key.volume) else {
+    let layer = request.key.layer;
+    let Some(volume) = cx.volumes.of_layer_mut(layer) else {
         // It was made a moment ago, and the map that shows it is on its way.
         return refuse(Status::NotActive);
     };
     if volume.is_removed || volume.is_in_trash {
         return refuse(Status::NoSuchVolume);
     }
+    if layer.number() > volume.head.number() {
+        // The map that shows the snapshot behind which it begins is on its way.
+        return refuse(Status::NotActive);
+    }
     let (pg, object) = (request.key.pg, request.key.object);
     // Whoever may use another pool only says that it is of that one: it must not fence those who may use this.
     if pg.pool != volume.pool || u64::from(object) >= VOLUME_BYTES_MAX / OBJECT_BYTES {
         return refuse(Status::NotPrimary);
     }
-    if request.generation < volume.generation {
-        let details = RefusalDetails { generation: volume.generation, ..RefusalDetails::default() };
-        return Err((Status::Fenced, details));
-    }
-    // The attach is newer than the map: it fences the older ones from here on.
-    volume.is_attached_as(request.generation);
-    let end = volume.bytes;
+    let end = if !request.of_snapshot {
+        // Whoever does not know of a snapshot would read what was written before it, and write what nobody finds behind it.
+        if layer != volume.head && !cx.me.broken.is(Sabotage::ReadOlder) {
+            return refuse(Status::Frozen);
+        }
+        if request.generation < volume.generation {
+            let details = RefusalDetails { generation: volume.generation, ..RefusalDetails::default() };
+            return Err((Status::Fenced, details));
+        }
+        // The attach is newer than the map: it fences the older ones from here on.
+        volume.is_attached_as(request.generation);
+        volume.bytes
+    } else {
+        // A snapshot is the same for whoever reads it, attached or not.
+        match cx.volumes.map.snapshot(layer) {
+            Some(snapshot) => snapshot.bytes,
+            // It was made a moment ago, or removed.
+            None => return refuse(Status::Frozen),
+        }
+    };
     let Some(index) = cx.groups.find(pg) else { return refuse(Status::NotPrimary) };
     let group = &cx.groups[index];
     // Whose map is from before a split may mean the other half.
@@ -74,7 +93,13 @@ fn end_of(request: &Request) -> u64 {
 
 /// As [`admit`], for what changes something: that takes enough members.
 pub(crate) fn admit_change(cx: &mut Context<'_, impl Io>, request: &Request) -> Result<u32, Refusal> {
-    let group = admit(cx, request)?;
+    let group = match admit(cx, request) {
+        // What was done of it before was done in its layer, and nobody shall take it for undone in the next one.
+        Err((Status::Frozen, details)) if request.since.is_some() => {
+            return Err((Status::OutcomeUnknown, details));
+        }
+        admitted => admitted?,
+    };
     // Without leases another OSD may be primary by now, and have learned that the client is fenced.
     let may_lead = cx.has_leases(group) || cx.breaks(Sabotage::ForgetFence);
     if cx.groups[group].is_writable() && may_lead {
@@ -98,7 +123,7 @@ pub(crate) fn or_refuse(
 
 /// A request of a client that was taken up now.
 pub(crate) fn asked(cx: &Context<'_, impl Io>, link: LinkId, request: &Request, kind: RequestKind) -> Asked {
-    let (volume, bytes) = (request.key.volume, request.length);
+    let (volume, bytes) = (request.key.layer.volume(), request.length);
     let tenant = cx.links.tenants.of(link);
     Asked {
         link,
@@ -235,15 +260,17 @@ pub(crate) fn wait(cx: &mut Context<'_, impl Io>, id: OperationId) {
 
 /// Whether a member of the group has no room for a write to an object: this OSD, or a replica that said so.
 pub(crate) fn is_full(cx: &Context<'_, impl Io>, group: u32, key: &ObjectKey) -> bool {
-    let store = &cx.disk.store;
-    let (mut is_full, mut takes_no_objects) = (store.is_full(), store.takes_no_objects());
-    for osd in cx.groups[group].replicas(cx.me.id) {
-        if let Some(peer) = cx.links.to(osd) {
-            is_full |= peer.is_full;
-            takes_no_objects |= peer.takes_no_objects;
-        }
-    }
-    is_full || takes_no_objects && store.block_count(key) == 0
+    cx.disk.store.is_full() || peers_of(cx, group).any(|peer| peer.is_full) || lacks_object(cx, group, key)
+}
+
+/// Whether an object is not there, and a member of the group takes none that it has not.
+pub(crate) fn lacks_object(cx: &Context<'_, impl Io>, group: u32, key: &ObjectKey) -> bool {
+    cx.disk.store.block_count(key) == 0
+        && (cx.disk.store.takes_no_objects() || peers_of(cx, group).any(|peer| peer.takes_no_objects))
+}
+
+fn peers_of<'a>(cx: &'a Context<'_, impl Io>, group: u32) -> impl Iterator<Item = &'a OsdLink> {
+    cx.groups[group].replicas(cx.me.id).filter_map(|osd| cx.links.to(osd))
 }
 
 #[cfg(test)]
@@ -255,7 +282,7 @@ mod tests {
     use crate::testing::{Alone, PG, Pair, VOLUME, ack};
     use base::log_entry::{REPAIR, UNDONE};
     use base::map::{ClusterMap, Trashed};
-    use base::{BLOCK_BYTES, Epoch, Generation, History, ObjectKey, OsdId, PgId, Sequence, VolumeId, crc32c};
+    use base::{BLOCK_BYTES, Epoch, Generation, History, ObjectKey, OsdId, PgId, Sequence, crc32c};
     use std::sync::Arc;
     use std::time::Duration;
     use wire::Message;
@@ -264,7 +291,7 @@ mod tests {
     fn request(alone: &Alone) -> Request {
         Request {
             request: 1,
-            key: ObjectKey { pg: PG, volume: VOLUME, object: 3 },
+            key: ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 },
             offset: 0,
             length: BLOCK_BYTES as u32,
             epoch: alone.osd.shared.groups[0].epoch,
@@ -272,6 +299,7 @@ mod tests {
             origin: 0,
             since: None,
             unverified: false,
+            of_snapshot: false,
         }
     }
 
@@ -285,7 +313,7 @@ mod tests {
         let wanted = request(&alone);
         assert_eq!(refused(&mut alone, &wanted), None);
         let of = |key: ObjectKey| Request { key, ..wanted };
-        let unknown = of(ObjectKey { volume: VolumeId(9), ..wanted.key });
+        let unknown = of(ObjectKey { layer: base::LayerId(9), ..wanted.key });
         assert_eq!(refused(&mut alone, &unknown), Some(Status::NotActive), "its map may be on its way");
         let elsewhere = of(ObjectKey { pg: PgId { index: 9, ..PG }, ..wanted.key });
         assert_eq!(refused(&mut alone, &elsewhere), Some(Status::NotPrimary));

@@ -18,7 +18,7 @@ pub(crate) fn start(cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
     let operation = cx.operations.live(id);
     operation.state = OperationState::Reading;
     cx.lines.hold(operation.group, id, &operation.range);
-    cx.disk.look_up_edges(operation);
+    cx.disk.look_up_edges(operation, &cx.volumes.sight_of(operation.range.key.layer));
     if operation.is_hole() {
         were_read(cx, id);
     } else {
@@ -32,11 +32,12 @@ pub(crate) fn were_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
     let operation = cx.operations.live(id);
     let group = operation.group;
     if let Some((block, status)) = damage_of(operation) {
+        let key = operation.key_of(block);
         if cx.wait_for_mend(id, block) {
             return;
         }
         cx.lines.ended(id);
-        cx.report_damage(id, block, status);
+        cx.report_damage(id, key, block, status);
         cx.forget(id);
         return cx.then(Task::StartWaiting { group });
     }
@@ -112,7 +113,7 @@ mod tests {
     use crate::operation::{OperationKind, Operations, Part, Purpose};
     use crate::request::write;
     use crate::testing::{Alone, PG, Pair, VOLUME};
-    use base::{BlockRange, Buffer, LinkId, ObjectKey};
+    use base::{BlockRange, Buffer, LayerId, LinkId, ObjectKey};
     use store::Location;
     use wire::{Kind, Message, Request};
 
@@ -131,6 +132,7 @@ mod tests {
         let mut old = Buffer::new(BLOCK_BYTES);
         old.bytes_mut().expect("it is new").fill(1);
         let part = |first_block, location, buffer| Part {
+            layer: LayerId::default(),
             first_block,
             block_count: 1,
             location,
@@ -157,14 +159,22 @@ mod tests {
     fn an_edge_that_does_not_verify_or_was_not_read_is_damage() {
         let mut operation = Operation::default();
         let (location, buffer) = (Some(Location(3)), None);
-        operation.parts.push(Part { first_block: 4, block_count: 1, location, buffer, is_pinned: false });
+        let layer = LayerId::default();
+        operation.parts.push(Part {
+            layer,
+            first_block: 4,
+            block_count: 1,
+            location,
+            buffer,
+            is_pinned: false,
+        });
         assert_eq!(damage_of(&operation), Some((4, Status::DeviceFailed)));
         operation.parts[0].buffer = Some(Buffer::new(BLOCK_BYTES));
         operation.edge_checksums = [1, 0];
         assert_eq!(damage_of(&operation), Some((4, Status::Damaged)));
     }
 
-    const KEY: ObjectKey = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+    const KEY: ObjectKey = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
     const CLIENT: LinkId = LinkId(99);
     const BLOCK: u32 = BLOCK_BYTES as u32;
 

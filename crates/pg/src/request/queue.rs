@@ -183,7 +183,7 @@ mod tests {
     fn read_of(blocks: u32) -> Request {
         Request {
             request: 1,
-            key: ObjectKey { pg: PG, volume: VOLUME, object: 3 },
+            key: ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 },
             offset: 0,
             length: blocks * BLOCK_BYTES as u32,
             epoch: Epoch(1),
@@ -191,6 +191,7 @@ mod tests {
             origin: 0,
             since: None,
             unverified: false,
+            of_snapshot: false,
         }
     }
 
@@ -386,7 +387,7 @@ mod tests {
     #[test]
     fn who_takes_no_answers_keeps_half_of_the_buffers_from_others_at_most() {
         let mut alone = Alone::new();
-        alone.write(ObjectKey { pg: PG, volume: VOLUME, object: 3 });
+        alone.write(ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 });
         alone.io.is_deaf = true;
         let (deaf, beside_it, other) = (LinkId(60), LinkId(61), LinkId(62));
         connects(&mut alone, deaf, 1);
@@ -435,7 +436,7 @@ mod tests {
 
     /// A change of a whole object by somebody who sent it before.
     fn repeat(epoch: Epoch) -> Vec<u8> {
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         let length = base::OBJECT_BYTES as u32;
         let (origin, since) = (5, Some(base::Sequence(0)));
         Request { key, length, epoch, origin, since, ..read_of(1) }.encode(Kind::Zero).to_vec()

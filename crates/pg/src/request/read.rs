@@ -92,7 +92,8 @@ impl Reads {
     }
 
     fn tell_allocated(&mut self, cx: &Context<'_, impl Io>, group: u32, asked: Asked, key: &ObjectKey) {
-        let bits = cx.disk.store.allocated_bits(key);
+        let sight = cx.volumes.sight_of(key.layer);
+        let bits = cx.disk.store.allocated_through(&sight, key.pg, key.object);
         self.defer(cx, group, asked, Answer::Allocated(bits));
     }
 
@@ -122,7 +123,11 @@ impl Reads {
         let (purpose, group) = (operation.purpose, operation.group);
         operation.state = OperationState::Reading;
         operation.epoch = cx.groups[group].epoch;
-        cx.disk.look_up(operation);
+        let mut layer = operation.range.key.layer;
+        if cx.me.broken.is(Sabotage::ReadNewest) {
+            layer = cx.volumes.of_layer(layer).map_or(layer, |volume| volume.head);
+        }
+        cx.disk.look_up_seen(operation, &cx.volumes.sight_of(layer));
         if !operation.is_hole() {
             return cx.read_parts(id);
         }
@@ -196,8 +201,9 @@ pub(crate) fn was_read(cx: &mut Context<'_, impl Io>, id: OperationId) {
         return cx.forget(id);
     }
     if let Some((block, status)) = damage {
+        let key = cx.operations.live(id).key_of(block);
         if !cx.wait_for_mend(id, block) {
-            cx.report_damage(id, block, status);
+            cx.report_damage(id, key, block, status);
             cx.forget(id);
         }
         return;
@@ -225,7 +231,7 @@ mod tests {
     #[test]
     fn the_more_clients_are_served_the_more_is_pushed_beside_them() {
         let mut alone = Alone::new();
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         let request = alone.request(&BlockRange { key, first_block: 0, block_count: 4 });
         let least_pace = alone.pause_behind_pushes().as_micros();
         assert!((38_000..38_200).contains(&least_pace), "{least_pace} us");
@@ -244,7 +250,7 @@ mod tests {
     #[test]
     fn a_long_read_of_one_bad_place_comes_to_an_end_and_names_the_place() {
         let mut alone = Alone::new();
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         alone.order(key, 10, 3, 0);
         let mut extents = Vec::new();
         alone.osd.shared.disk.store.lookup(&key, 10, 3, &mut extents, &mut Vec::new());
@@ -268,14 +274,14 @@ mod tests {
     /// So much is written that each segment of the drive is used again that nothing needs.
     fn go_through_the_drive(alone: &mut Alone) {
         for _ in 0..160 {
-            alone.order(ObjectKey { pg: PG, volume: VOLUME, object: 9 }, 0, 60, 0);
+            alone.order(ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 9 }, 0, 60, 0);
         }
     }
 
     #[test]
     fn a_place_that_is_read_again_block_by_block_is_not_written_to_before_that() {
         let mut alone = Alone::new();
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         alone.order(key, 10, 3, 0);
         let mut extents = Vec::new();
         alone.osd.shared.disk.store.lookup(&key, 10, 3, &mut extents, &mut Vec::new());
@@ -309,7 +315,7 @@ mod tests {
     fn a_place_that_the_drive_did_not_give_is_not_written_to_while_another_is_awaited() {
         const SEGMENT_BLOCKS: u32 = 128;
         let mut alone = Alone::new();
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         alone.order(key, 10, 3, 0);
         // So much that the next block lies in another segment.
         (0..3).for_each(|_| alone.order(ObjectKey { object: 9, ..key }, 0, 60, 0));
@@ -379,7 +385,7 @@ mod tests {
 
     #[test]
     fn what_was_looked_up_is_told_by_whoever_still_leads_in_that_epoch_and_has_its_leases() {
-        const KEY: ObjectKey = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        const KEY: ObjectKey = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         const CLIENT: LinkId = LinkId(7);
         type Change = fn(&mut Alone);
         let changes: [(Change, Status); 4] = [

@@ -19,6 +19,11 @@ pub(crate) fn handle_zero(cx: &mut Context<'_, impl Io>, link: LinkId, request: 
     let asked = admit::asked(cx, link, request, RequestKind::Zero);
     let admitted = admit::admit_change(cx, request);
     let Some(group) = admit::or_refuse(cx, admitted, &asked) else { return Handled::Done };
+    let range = admit::range_of(request);
+    if admit::lacks_object(cx, group, &request.key) && order::hides_something(cx, &range) {
+        cx.refuse(Purpose::Client(asked), Status::NoSpace);
+        return Handled::Done;
+    }
     if let Some(handled) = turned_away(cx, &asked, group) {
         return handled;
     }
@@ -139,7 +144,7 @@ mod tests {
     #[test]
     fn a_write_that_was_done_in_part_is_done_where_it_was_not() {
         let mut alone = Alone::new();
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         // Members had agreed on the second of three blocks when another one began to lead, which lacks the others.
         let name = 5;
         alone.order(key, 11, 1, REPAIR | name);
@@ -165,7 +170,7 @@ mod tests {
     #[test]
     fn what_waits_behind_a_write_that_is_refused_is_started() {
         let mut alone = Alone::new();
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         let mut object = 10;
         // The last of these leaves no room for one block more.
         let mut is_full = false;
@@ -210,7 +215,7 @@ mod tests {
         assert_eq!(done(&mut pair, &write), Some(Status::Ok));
         fills_up(&mut pair);
         let data = [7; BLOCK_BYTES];
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 4 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 4 };
         let new = Request { key, ..pair.request(10) };
         let new = [&new.encode(Kind::Write)[..], &crc32c(&data).to_le_bytes(), &data].concat();
         assert_eq!(pair.ask(&new), Some(Status::NoSpace));
@@ -267,7 +272,7 @@ mod tests {
         let mut alone = Alone::new();
         let link = LinkId(7);
         alone.osd.shared.links.insert(link, Peer::Client(ClientLink::new(ClientId(9), None)));
-        let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+        let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
         alone.send_again(key, 0, 2, 5);
         // Again: it is done already, and answered all the same.
         alone.send_again(key, 0, 2, 5);

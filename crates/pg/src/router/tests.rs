@@ -14,7 +14,7 @@ use base::{BlockRange, ClientId, Epoch, Generation, Instant, NodeId, ObjectKey, 
 use wire::{Fence, Hello, Kind, ObjectEpoch, Role, VERSIONS, Welcome};
 
 const CLIENT: LinkId = LinkId(99);
-const KEY: ObjectKey = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+const KEY: ObjectKey = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
 
 fn ends_turn(alone: &mut Alone) {
     let Alone { osd, io, now } = alone;
@@ -303,7 +303,7 @@ fn groups_of_which_much_waits_share_a_turn() {
     alone.with(|_, cx| {
         for group in 0..2 {
             for object in 0..each {
-                let key = ObjectKey { pg: PgId { index: group, ..PG }, volume: VOLUME, object };
+                let key = ObjectKey { pg: PgId { index: group, ..PG }, layer: VOLUME.first_layer(), object };
                 waits(cx, 1, RequestKind::Allocated, group, BlockRange::whole(key));
             }
         }

@@ -90,7 +90,7 @@ pub(super) fn look<'a>(node: &'a Node, key: &ObjectKey, block: u16) -> Option<He
     let store = node.osd()?.store();
     let (mut extents, mut checksums) = (Vec::new(), Vec::new());
     store.lookup(key, block, 1, &mut extents, &mut checksums);
-    let location = extents.first()?.location?.0;
+    let location = extents.first()?.on_drive()?.0;
     Some(Held { checksum: *checksums.first()?, location, bytes: node.drive().block(location) })
 }
 
@@ -112,7 +112,7 @@ fn blocks_within(node: &Node, places: &Range<u32>) -> Vec<(ObjectKey, u16)> {
         checksums.clear();
         store.lookup(&key, 0, OBJECT_BLOCKS as u16, &mut extents, &mut checksums);
         for extent in &extents {
-            let Some(location) = extent.location else { continue };
+            let Some(location) = extent.on_drive() else { continue };
             let here = (location.0..).zip(extent.first_block..extent.first_block + extent.block_count);
             found.extend(here.filter(|(place, _)| places.contains(place)).map(|(_, block)| (key, block)));
         }
@@ -128,7 +128,7 @@ fn has_damage_within(node: &Node, places: &Range<u32>) -> bool {
 }
 
 fn is_same(one: &ObjectKey, other: &ObjectKey) -> bool {
-    (one.volume, one.object) == (other.volume, other.object)
+    (one.layer, one.object) == (other.layer, other.object)
 }
 
 impl Atlas {
@@ -199,7 +199,7 @@ impl Life {
     /// could be read.
     fn was_readable(&self, volume: VolumeId, block: u64, since: u64) -> bool {
         let (pg, object, first) = self.place_of(volume, block);
-        let key = ObjectKey { pg, volume, object };
+        let key = ObjectKey { pg, layer: volume.first_layer(), object };
         let config = &self.registry.map.pgs[&pg];
         let primary = &self.nodes[config.primary.0 as usize];
         // In another epoch others were asked.
@@ -250,7 +250,7 @@ impl Life {
     fn some_new_block(&mut self, pg: PgId, index: usize) -> Option<(ObjectKey, u16)> {
         let back = self.world.random.index(16);
         let entry = self.nodes[index].osd()?.store().pg_log(pg).rev().nth(back)?;
-        let key = ObjectKey { pg, volume: entry.volume, object: entry.object };
+        let key = ObjectKey { pg, layer: entry.layer, object: entry.object };
         (entry.block_count > 0).then_some((key, entry.first_block))
     }
 
@@ -334,7 +334,7 @@ impl Life {
     fn has_lost_copy(&mut self, node: usize, key: ObjectKey, block: u16) {
         self.world.has_damage = true;
         let in_volume = u64::from(key.object) * OBJECT_BLOCKS as u64 + u64::from(block);
-        self.world.spoiled.insert((key.volume, in_volume));
+        self.world.spoiled.insert((key.layer.volume(), in_volume));
         self.atlas.spots.push(Spot { node, key, block });
     }
 
@@ -419,7 +419,7 @@ impl Life {
             logs.filter(|(_, entry)| entry.block_count > 0).max_by_key(|(_, entry)| entry.sequence)
         });
         let Some((pg, entry)) = newest else { return };
-        let key = ObjectKey { pg, volume: entry.volume, object: entry.object };
+        let key = ObjectKey { pg, layer: entry.layer, object: entry.object };
         let held = look(&self.nodes[index], &key, entry.first_block).filter(Held::is_sound);
         let Some(location) = held.map(|held| held.location) else { return };
         if self.rot_end(index, groups, location) && self.world.random.percent(40) {

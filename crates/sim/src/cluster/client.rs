@@ -4,15 +4,16 @@ use super::fencer::{Fencer, Progress};
 use super::history::{History, Kind};
 use super::node::Clock;
 use super::plan::Plan;
-use super::world::{Input, MICROSECOND, MILLISECOND, Process, World};
+use super::registry::volume_id;
+use super::world::{Event, Input, MICROSECOND, MILLISECOND, Process, World};
 use crate::random::Random;
 use base::geometry::OBJECT_BYTES;
 use base::map::ClusterMap;
-use base::{BLOCK_BYTES, Buffer, ClientId, Generation, LinkId, Network, VolumeId};
+use base::{BLOCK_BYTES, Buffer, ClientId, Generation, LayerId, LinkId, Network, VolumeId};
 use client::{Client, ClientError, Holding, Outcome, Submission, VolumeHandle};
 use cluster::Attachment;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,6 +27,8 @@ const READ_PERCENT_IN_A_HURRY: u64 = 10;
 pub(super) struct Step {
     pub(super) kind: Kind,
     pub(super) volume: usize,
+    /// The snapshot that is read; None: the volume itself.
+    pub(super) layer: Option<LayerId>,
     pub(super) first_block: u64,
     pub(super) blocks: u64,
 }
@@ -51,6 +54,10 @@ struct Running {
     client: Client,
     clock: Clock,
     volumes: Vec<(VolumeHandle, Generation)>,
+    /// The newest map.
+    map: Arc<ClusterMap>,
+    /// The snapshots that were read.
+    snapshots: BTreeMap<LayerId, VolumeHandle>,
     /// When the slots without an operation begin their next.
     due: BinaryHeap<Reverse<u64>>,
     in_flight: usize,
@@ -140,7 +147,7 @@ impl ClientProcess {
     /// Begins to work under the generations that the volumes are attached with.
     pub(super) fn begin(&mut self, generations: &[Generation], map: Arc<ClusterMap>, world: &mut World) {
         let id = self.id;
-        let mut client = Client::new(id, map);
+        let mut client = Client::new(id, map.clone());
         // Who reads everything in the end waits as long as it takes. By the id, for which chance was asked already.
         let has_limit = matches!(self.work, Work::Load) && id.0.is_multiple_of(4);
         client.set_timeout(has_limit.then(|| Duration::from_millis(500 + id.0 / 4 % 8192)));
@@ -154,7 +161,8 @@ impl ClientProcess {
         let clock = Clock::new(world.plan.drift_ppm_max, &mut world.random);
         let due =
             (0..world.plan.depth).map(|_| Reverse(world.now + self.random.below(5 * MILLISECOND))).collect();
-        self.running = Some(Running { client, clock, volumes, due, in_flight: 0 });
+        self.running =
+            Some(Running { client, clock, volumes, map, snapshots: BTreeMap::new(), due, in_flight: 0 });
         world.wake(self.process, world.now);
     }
 
@@ -245,7 +253,10 @@ impl ClientProcess {
                 }
                 Input::Connected(link) => client.handle_connected(link, &mut ClientIo { process, world }),
                 Input::Closed(link, reason) => client.handle_closed(now, link, reason),
-                Input::Map(map) => client.handle_map(now, map, &mut ClientIo { process, world }),
+                Input::Map(map) => {
+                    running.map = map.clone();
+                    client.handle_map(now, map, &mut ClientIo { process, world });
+                }
                 Input::FileDone { .. }
                 | Input::Accepted(_)
                 | Input::Proposal { .. }
@@ -265,6 +276,12 @@ impl ClientProcess {
         self.poll_completions(history, world)?;
         self.begin_due(history, world);
         let Some(running) = &mut self.running else { return Ok(()) };
+        while let Some((volume, number)) = running.client.poll_still() {
+            let known = running.volumes.iter().position(|(handle, _)| *handle == volume);
+            let volume = volume_id(known.expect("snapshots never move"));
+            let (life, delay) = (world.mailboxes[process.0].life, world.registry_delay());
+            world.after(delay, Event::StandsStill { process, life, volume, number });
+        }
         let retry = running.client.next_timeout().map(|at| running.clock.when(at));
         let due = running.due.peek().map(|Reverse(at)| *at);
         if let Some(at) = [retry, due].into_iter().flatten().min() {
@@ -302,6 +319,11 @@ impl ClientProcess {
                 ) => {
                     self.is_fenced |= matches!(error, ClientError::Fenced { .. });
                     self.refusals.push(Refusal { operation: completion.token, error: error.clone() });
+                }
+                Outcome::Failed(ClientError::NoSuchVolume { .. })
+                    if history.step(completion.token).layer.is_some() =>
+                {
+                    world.coverage.count("reads of a snapshot that was removed meanwhile");
                 }
                 Outcome::Failed(ClientError::NoSpace { .. }) if world.plan.is_tight => {
                     world.coverage.count("a write is refused, for a drive is full");
@@ -359,7 +381,10 @@ impl ClientProcess {
             let is_reader = world.plan.has_reader && self.process.0 == world.plan.nodes;
             let step = match (self.errands.pop(), &mut self.work) {
                 (Some(step), _) => step,
-                (None, Work::Load) => draw(&world.plan, is_reader, world.is_hurried, &mut self.random),
+                (None, Work::Load) => {
+                    let step = draw(&world.plan, is_reader, world.is_hurried, &mut self.random);
+                    if world.plan.snapshots { running.of_a_snapshot(step, &mut self.random) } else { step }
+                }
                 (None, Work::List(list)) => list.pop().expect("has_more looked"),
             };
             self.submit(step, history, world);
@@ -369,7 +394,12 @@ impl ClientProcess {
     fn submit(&mut self, step: Step, history: &mut History, world: &mut World) {
         let process = self.process;
         let Some(running) = &mut self.running else { return };
-        let (volume, generation) = running.volumes[step.volume];
+        let (mut volume, generation) = running.volumes[step.volume];
+        if let Some(layer) = step.layer {
+            let client = &mut running.client;
+            volume = *running.snapshots.entry(layer).or_insert_with(|| client.add_snapshot(layer));
+            world.coverage.count("operations on snapshots");
+        }
         let token = history.begin(process.0, generation, step, world.now);
         world.trace.count(4, token);
         world.story(Some(process), || history.describe(token));
@@ -391,6 +421,20 @@ impl ClientProcess {
             Kind::Zero => running.client.submit_zero(now, what, io),
             Kind::Allocated => running.client.submit_allocated(now, what, io),
         }
+    }
+}
+
+impl Running {
+    /// Some reads are of a snapshot, if its volume has one as far as is known here.
+    fn of_a_snapshot(&self, step: Step, random: &mut Random) -> Step {
+        let is_read = matches!(step.kind, Kind::Read | Kind::Allocated);
+        if !is_read || !random.one_in(4) {
+            return step;
+        }
+        let there: Vec<LayerId> =
+            self.map.snapshots_of(volume_id(step.volume)).map(|(layer, _)| layer).collect();
+        let layer = (!there.is_empty()).then(|| there[random.index(there.len())]);
+        Step { layer, ..step }
     }
 }
 
@@ -417,7 +461,7 @@ fn draw(plan: &Plan, is_reader: bool, is_hurried: bool, random: &mut Random) -> 
         Kind::Write
     };
     let volume = random.index(plan.volumes);
-    let mut step = Step { kind, volume, first_block, blocks };
+    let mut step = Step { kind, volume, layer: None, first_block, blocks };
     if kind == Kind::Zero && plan.discards && random.one_in(3) {
         // Makes room that who is away just now has not; and takes many repairs where blocks lie apart.
         (step.first_block, step.blocks) = (start, plan.region_blocks);
@@ -430,7 +474,7 @@ fn zeroing_of(plan: &Plan, step: Step) -> Step {
     let each = BLOCK_BYTES as u64 / plan.unit_bytes;
     let first_block = step.first_block / each * each;
     let end = (step.first_block + step.blocks).div_ceil(each) * each;
-    Step { kind: Kind::Zero, volume: step.volume, first_block, blocks: end - first_block }
+    Step { kind: Kind::Zero, first_block, blocks: end - first_block, ..step }
 }
 
 /// The same kind of operation for everything that the load may have written, each of so many blocks at most.
@@ -441,7 +485,7 @@ pub(super) fn all_of(kind: Kind, plan: &Plan, blocks_max: u64) -> Vec<Step> {
             let start = region_start(plan, region);
             for first in (0..plan.region_blocks).step_by(blocks_max as usize) {
                 let blocks = blocks_max.min(plan.region_blocks - first);
-                list.push(Step { kind, volume, first_block: start + first, blocks });
+                list.push(Step { kind, volume, layer: None, first_block: start + first, blocks });
             }
         }
     }

@@ -10,7 +10,7 @@ use super::client::Step;
 use super::plan::Plan;
 use super::registry::volume_id;
 use crate::contents::{Contents, Place};
-use base::{BLOCK_BYTES, Buffer, Generation, VolumeId};
+use base::{BLOCK_BYTES, Buffer, Generation, LayerId, VolumeId};
 use client::Outcome;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -78,6 +78,10 @@ pub(super) struct History {
     /// By block, its writes in the order in which they began.
     versions: BTreeMap<BlockOf, Vec<Version>>,
     contents: Contents,
+    /// When snapshots were made.
+    moments: BTreeMap<LayerId, u64>,
+    /// What snapshots were seen to hold, by block.
+    held: BTreeMap<(LayerId, u64), u64>,
     /// Since when which volumes are served to nobody under an older generation.
     fences: Vec<(VolumeId, Generation, u64)>,
     /// Bytes of what this calls a block: the unit that clients read and write.
@@ -90,6 +94,8 @@ impl History {
             operations: Vec::new(),
             versions: BTreeMap::new(),
             contents: plan.contents,
+            moments: BTreeMap::new(),
+            held: BTreeMap::new(),
             fences: Vec::new(),
             unit_bytes: plan.unit_bytes as usize,
         }
@@ -100,13 +106,24 @@ impl History {
         self.operations.len() as u64
     }
 
+    /// Notes that a snapshot is made.
+    pub(super) fn snapshot_was_made(&mut self, layer: LayerId, now: u64) {
+        self.moments.insert(layer, now);
+    }
+
+    /// When an operation reads what it reads, if that is not when it is asked for.
+    fn moment_of(&self, step: &Step) -> Option<u64> {
+        step.layer.map(|layer| self.moments[&layer])
+    }
+
     /// Notes that an operation begins; answers its number.
     pub(super) fn begin(&mut self, process: usize, generation: Generation, step: Step, now: u64) -> u64 {
+        let invoked = self.moment_of(&step).unwrap_or(now);
         self.operations.push(Operation {
             process,
             generation,
             step,
-            invoked: now,
+            invoked,
             completed: PENDING,
             fate: Fate::Unknown,
             values: Vec::new(),
@@ -201,12 +218,13 @@ impl History {
     /// An operation in words.
     pub(super) fn describe(&self, number: u64) -> String {
         let operation = self.get(number);
-        let Step { kind, volume, first_block, blocks } = operation.step;
+        let Step { kind, volume, layer, first_block, blocks } = operation.step;
+        let of = layer.map_or_else(String::new, |layer| format!(" ({layer})"));
         let end = if operation.completed == PENDING { "begins" } else { "done" };
         let values =
             if operation.values.is_empty() { String::new() } else { format!(" {:?}", operation.values) };
         format!(
-            "operation {number} {end}: {kind:?} volume {} blocks {first_block}+{blocks}{values}",
+            "operation {number} {end}: {kind:?} volume {}{of} blocks {first_block}+{blocks}{values}",
             volume + 1
         )
     }
@@ -267,6 +285,9 @@ impl History {
         }
         (operation.completed, operation.fate) = (now, Fate::Acknowledged);
         operation.values = values;
+        if let Some(layer) = step.layer {
+            return self.check_holds(number, layer);
+        }
         if step.kind != Kind::Read {
             return Ok(());
         }
@@ -275,6 +296,27 @@ impl History {
             let block = (step.volume, step.first_block + index as u64);
             self.check_is_fresh(number, block, author)?;
             self.was_seen(block, author, now);
+        }
+        Ok(())
+    }
+
+    /// Checks that a snapshot holds what it was seen to hold before. What was there counts as read when it was made.
+    fn check_holds(&mut self, number: u64, layer: LayerId) -> Result<(), String> {
+        let (step, moment) = (self.step(number), self.moments[&layer]);
+        self.operations[number as usize - 1].completed = moment;
+        if step.kind != Kind::Read {
+            return Ok(());
+        }
+        for index in 0..step.blocks as usize {
+            let (author, block) = (self.get(number).values[index], step.first_block + index as u64);
+            let held = *self.held.entry((layer, block)).or_insert(author);
+            if held != author {
+                return Err(format!(
+                    "{layer} block {block}: operation {number} read what operation {author} wrote, and before it was what \
+                     operation {held} wrote"
+                ));
+            }
+            self.was_seen((step.volume, block), author, moment);
         }
         Ok(())
     }
@@ -381,7 +423,7 @@ impl History {
         self.check_fences()?;
         let mut blocks: BTreeMap<BlockOf, Vec<Observation>> = BTreeMap::new();
         for (number, operation) in (1..).zip(&self.operations) {
-            let Step { kind, volume, first_block, blocks: count } = operation.step;
+            let Step { kind, volume, first_block, blocks: count, .. } = operation.step;
             for index in 0..count {
                 let access = match kind {
                     Kind::Write => Access::Write(number),
@@ -423,7 +465,9 @@ impl History {
             newer.map(|(.., at)| *at).min().is_some_and(|at| at <= operation.invoked)
         };
         for (number, operation) in (1..).zip(&self.operations) {
-            if operation.completed != PENDING && operation.process != OPERATOR && kept_out(operation) {
+            // Snapshots are for whoever knows of them.
+            let may_be_kept_out = operation.process != OPERATOR && operation.step.layer.is_none();
+            if operation.completed != PENDING && may_be_kept_out && kept_out(operation) {
                 return Err(format!("{} although a fence kept it out when it began", self.describe(number)));
             }
         }
@@ -433,7 +477,7 @@ impl History {
         let mut blocks: BTreeMap<BlockOf, Vec<Touch<'_>>> = BTreeMap::new();
         let ended = (1..).zip(&self.operations).filter(|(_, operation)| operation.completed != PENDING);
         for (number, operation) in ended {
-            let Step { kind, volume, first_block, blocks: count } = operation.step;
+            let Step { kind, volume, first_block, blocks: count, .. } = operation.step;
             for index in 0..count {
                 let seen = (kind == Kind::Read).then(|| operation.values[index as usize]);
                 let here = blocks.entry((volume, first_block + index)).or_default();
@@ -450,6 +494,7 @@ impl History {
                         && other.completed < read.invoked
                         && *seen != Some(author)
                         && other.step.kind != Kind::Allocated
+                        && other.step.layer.is_none()
                 });
                 if let Some(Touch { number: other, .. }) = overlooked {
                     return Err(format!(
@@ -501,7 +546,12 @@ mod tests {
     }
 
     fn begin(history: &mut History, kind: Kind, at: u64) -> u64 {
-        history.begin(0, Generation(1), Step { kind, volume: 0, first_block: BLOCK, blocks: 1 }, at)
+        history.begin(
+            0,
+            Generation(1),
+            Step { kind, volume: 0, layer: None, first_block: BLOCK, blocks: 1 },
+            at,
+        )
     }
 
     fn done(history: &mut History, kind: Kind, from: u64, to: u64) -> u64 {
@@ -588,7 +638,7 @@ mod tests {
     fn cut_off() -> (History, u64, u64) {
         let mut history = history();
         let before = done(&mut history, Kind::Write, 1, 2);
-        let step = Step { kind: Kind::Read, volume: 0, first_block: BLOCK, blocks: 1 };
+        let step = Step { kind: Kind::Read, volume: 0, layer: None, first_block: BLOCK, blocks: 1 };
         let lost = history.shrinks(std::iter::once(step), 10);
         // By who had not heard of it.
         let meanwhile = done(&mut history, Kind::Write, 12, 14);

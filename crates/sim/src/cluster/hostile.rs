@@ -33,7 +33,7 @@ use base::{
 use pg::Credential;
 use std::collections::BTreeMap;
 use wire::hostile::{Forger, InUse, OF_CLIENTS};
-use wire::{Fence, Hello, Kind, Lease, Message, Push, Replicate, Role, Status, VERSIONS};
+use wire::{Fence, Hello, Kind, Lease, Message, Push, PushHole, Replicate, Role, Status, VERSIONS};
 
 /// Who means harm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -343,13 +343,16 @@ impl Hostile {
             Kind::ReplicateWrite,
             Kind::ReplicateWrite,
             Kind::ReplicateZero,
-            Kind::ReplicateZero,
+            Kind::ReplicateHole,
             Kind::PushWrite,
             Kind::PushZero,
+            Kind::PushHole,
             Kind::PushLost,
         ]);
         let range = match kind {
-            Kind::ReplicateZero | Kind::PushZero => BlockRange::whole(key),
+            Kind::ReplicateZero | Kind::ReplicateHole | Kind::PushZero | Kind::PushHole => {
+                BlockRange::whole(key)
+            }
             _ => BlockRange::one(key, self.random.index(OBJECT_BLOCKS) as u16),
         };
         let (sequence, data) = (last.next(), [self.random.next_u64() as u8; BLOCK_BYTES]);
@@ -357,7 +360,8 @@ impl Hostile {
         let (order, push) = (Replicate { range, epoch, sequence, origin: 0 }, Push { range, epoch });
         Some(match kind {
             Kind::ReplicateWrite => [&order.encode(kind)[..], &checksum, &data].concat(),
-            Kind::ReplicateZero => order.encode(kind).to_vec(),
+            Kind::ReplicateZero | Kind::ReplicateHole => order.encode(kind).to_vec(),
+            Kind::PushHole => PushHole { range, epoch, changed: sequence }.encode().to_vec(),
             Kind::PushWrite => [&push.encode(kind)[..], &checksum, &changed, &data].concat(),
             Kind::PushLost => [&push.encode(kind)[..], &checksum, &changed].concat(),
             _ => push.encode(kind).to_vec(),
@@ -444,12 +448,14 @@ fn is_of_a_primary(kind: Kind) -> bool {
         kind,
         Kind::ReplicateWrite
             | Kind::ReplicateZero
+            | Kind::ReplicateHole
             | Kind::Query
             | Kind::Activate
             | Kind::Serves
             | Kind::Whole
             | Kind::PushWrite
             | Kind::PushZero
+            | Kind::PushHole
             | Kind::PushLost
             | Kind::PushEntry
             | Kind::Reached
@@ -464,12 +470,13 @@ fn is_of_a_primary(kind: Kind) -> bool {
 fn group_of(message: &Message<'_>) -> Option<PgId> {
     Some(match message {
         Message::ReplicateWrite(write) => write.head.range.key.pg,
-        Message::ReplicateZero(zero) => zero.range.key.pg,
+        Message::ReplicateZero(order) | Message::ReplicateHole(order) => order.range.key.pg,
         Message::Query(query) => query.pg,
         Message::Activate(activate) => activate.pg,
         Message::Serves(group) | Message::Whole(group) => group.pg,
         Message::PushWrite(push) => push.head.range.key.pg,
         Message::PushZero(push) => push.range.key.pg,
+        Message::PushHole(hole) => hole.range.key.pg,
         Message::PushLost(lost) => lost.push.range.key.pg,
         Message::PushEntry(entry) => entry.pg,
         Message::Reached(object) | Message::ListBlocks(object) => object.key.pg,
@@ -600,7 +607,11 @@ fn own_keys<'a>(plan: &Plan, map: &'a ClusterMap) -> impl Iterator<Item = Object
     malicious_volumes(plan).flat_map(move |volume| {
         let objects = 0..MALICE_OBJECTS as u32;
         objects.filter_map(move |object| {
-            Some(ObjectKey { pg: map.pg_of(MALICE_POOL, volume, object)?, volume, object })
+            Some(ObjectKey {
+                pg: map.pg_of(MALICE_POOL, volume, object)?,
+                layer: volume.first_layer(),
+                object,
+            })
         })
     })
 }

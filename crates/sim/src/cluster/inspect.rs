@@ -3,15 +3,18 @@
 use super::node::Node;
 use crate::contents::Contents;
 use base::map::{ClusterMap, PgConfig};
-use base::{BLOCK_BYTES, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, ZERO_BLOCK_CRC32C, crc32c};
+use base::{BLOCK_BYTES, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, VolumeId, ZERO_BLOCK_CRC32C, crc32c};
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use store::Unseen;
 
 /// What a member has of a block: its checksum by the index, and what lies on the drive, `None` of zeros.
 #[derive(Clone, Debug)]
 pub(super) struct Block {
     pub(super) checksum: u32,
     content: Option<Rc<[u8; BLOCK_BYTES]>>,
+    /// It hides what lies beneath its layer, if it is zeros too.
+    hides: bool,
 }
 
 impl Block {
@@ -24,7 +27,8 @@ impl Block {
     /// of contents that were made to have them, and what has rotted says nothing.
     pub(super) fn agrees(&self, other: &Block) -> bool {
         let is_sound = |block: &Block| crc32c(block.bytes()) == block.checksum;
-        self.checksum == other.checksum && (self.has_bytes_of(other) || !is_sound(self) || !is_sound(other))
+        let is_alike = self.checksum == other.checksum && self.hides == other.hides;
+        is_alike && (self.has_bytes_of(other) || !is_sound(self) || !is_sound(other))
     }
 
     /// Whether both hold the same bytes. Most blocks of an object were never written, and are not looked at for that.
@@ -72,13 +76,56 @@ pub(super) fn check_strangers<'a>(
     Ok(())
 }
 
+/// What a member holds of an object, in all layers, that nobody sees or that hides nothing.
+fn unseen_of(store: &store::Store, map: &ClusterMap, key: &ObjectKey) -> Vec<Unseen> {
+    let volume = key.layer.volume();
+    let Some(head) = map.volumes.get(&volume).map(|info| info.head) else { return Vec::new() };
+    let snapshots = map.snapshots_of(volume).map(|(layer, _)| layer.number());
+    store.unseen(key, &snapshots.chain([head]).collect::<Vec<_>>())
+}
+
+/// Whether a node holds something of an object that may be deleted at any time.
+pub(super) fn holds_unseen(node: &Node, map: &ClusterMap, key: &ObjectKey) -> bool {
+    node.osd().is_some_and(|osd| !unseen_of(osd.store(), map, key).is_empty())
+}
+
+/// Checks that members in sync hold nothing of these volumes that nobody sees.
+///
+/// # Errors
+/// The first that is found.
+pub(super) fn check_nothing_is_unseen(
+    nodes: &[Node],
+    map: &ClusterMap,
+    volumes: &[VolumeId],
+) -> Result<(), String> {
+    for osd in nodes.iter().filter_map(Node::osd) {
+        let store = osd.store();
+        let is_its = |key: &ObjectKey| {
+            let is_member = map.pgs.get(&key.pg).is_some_and(|pg| pg.in_sync.contains(&osd.id()));
+            volumes.contains(&key.layer.volume()) && is_member
+        };
+        for key in store.objects().filter(is_its) {
+            // What was zeroed beside something that lies beneath hides nothing, and goes sooner or later.
+            if let Some(unseen) = unseen_of(store, map, &key).iter().find(|unseen| unseen.is_hidden) {
+                return Err(format!("{} holds {unseen:?}, which nobody sees", osd.id()));
+            }
+            let head = map.volumes[&key.layer.volume()].head;
+            if key.layer.number() > head {
+                return Err(format!("{} holds {key}, and layer {head} is written to", osd.id()));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Checks that what lies in a group is of a volume of its pool.
 ///
 /// # Errors
 /// The first object that is not.
 pub(super) fn check_pools<'a>(nodes: impl Iterator<Item = &'a Node>, map: &ClusterMap) -> Result<(), String> {
-    let is_misplaced =
-        |key: &ObjectKey| map.volumes.get(&key.volume).is_none_or(|volume| volume.pool != key.pg.pool);
+    let is_misplaced = |key: &ObjectKey| {
+        map.volumes.get(&key.layer.volume()).is_none_or(|volume| volume.pool != key.pg.pool)
+    };
     for osd in nodes.filter_map(Node::osd) {
         if let Some(key) = osd.store().objects().find(is_misplaced) {
             return Err(format!(
@@ -157,13 +204,18 @@ pub(super) fn blocks(node: &Node, key: &ObjectKey) -> Vec<Block> {
     if let Some(osd) = node.osd() {
         osd.store().lookup(key, 0, OBJECT_BLOCKS as u16, &mut extents, &mut checksums);
     }
-    let mut blocks = vec![Block { checksum: ZERO_BLOCK_CRC32C, content: None }; checksums.len()];
+    let mut blocks =
+        vec![Block { checksum: ZERO_BLOCK_CRC32C, content: None, hides: false }; checksums.len()];
     for extent in extents {
-        let Some(location) = extent.location else { continue };
+        if extent.location.is_none() {
+            continue;
+        }
         for offset in 0..extent.block_count {
             let block = usize::from(extent.first_block + offset);
-            let content = node.drive().content(location.0 + u32::from(offset));
-            blocks[block] = Block { checksum: checksums[block], content };
+            let on_drive = extent.on_drive();
+            let content = on_drive.and_then(|location| node.drive().content(location.0 + u32::from(offset)));
+            let hides = key.layer.number() > 0;
+            blocks[block] = Block { checksum: checksums[block], content, hides };
         }
     }
     blocks
@@ -178,7 +230,7 @@ fn check_drive(node: &Node, pg: &PgId) -> Result<(), String> {
         checksums.clear();
         osd.store().lookup(&key, 0, OBJECT_BLOCKS as u16, &mut extents, &mut checksums);
         for extent in &extents {
-            let Some(location) = extent.location else { continue };
+            let Some(location) = extent.on_drive() else { continue };
             for offset in 0..extent.block_count {
                 let block = extent.first_block + offset;
                 let found = crc32c(node.drive().block(location.0 + u32::from(offset)));

@@ -11,6 +11,7 @@ use super::inspect;
 use super::node::{Node, Started, TurnEnd};
 use super::plan::{FaultKind, Plan};
 use super::registry::{POOL, Registry, volume_id};
+use super::snapshots::Snapshots;
 use super::world::{Event, Input, MILLISECOND, Process, SECOND, World};
 use super::{Report, Settings};
 use crate::contents::{Contents, Place};
@@ -72,6 +73,7 @@ pub(super) struct Life {
     /// Who means harm.
     pub(super) hostile: Option<Hostile>,
     pub(super) served: Served,
+    pub(super) snapshots: Snapshots,
     /// The epoch in which somebody began to serve a group last, and when.
     pub(super) serving_since: BTreeMap<PgId, (Epoch, u64)>,
     events: u64,
@@ -122,6 +124,7 @@ impl Life {
             absence: Absence::default(),
             hostile,
             served: BTreeMap::new(),
+            snapshots: Snapshots::default(),
             serving_since: BTreeMap::new(),
             events: 0,
         }
@@ -152,6 +155,10 @@ impl Life {
         for _ in 0..self.world.plan.doublings {
             let at = self.world.random.between(SECOND, self.world.plan.fault_time);
             self.world.after(at, Event::SplitPool);
+        }
+        if self.world.plan.snapshots {
+            let at = self.world.random.between(200 * MILLISECOND, 2 * SECOND);
+            self.world.after(at, Event::Snapshots);
         }
         if self.world.plan.has_long_absence {
             let at = self.world.random.between(2 * SECOND, 6 * SECOND);
@@ -188,6 +195,7 @@ impl Life {
         let healing = (self.world.now - peace_at) / MILLISECOND;
         self.world.coverage.add("milliseconds of healing", healing);
         self.read_back()?;
+        self.are_pruned()?;
         // Before a scrub would make them agree: no fault that a drive can have makes sound copies differ.
         self.check_agreement()?;
         if self.world.plan.members_differ {
@@ -210,6 +218,7 @@ impl Life {
         if epochs(self) != before {
             return Err(format!("epochs change at rest: {}", self.troubles()));
         }
+        self.remove_all_snapshots()?;
         self.remove_a_volume()?;
         self.check_everything()?;
         Ok(self.report())
@@ -274,7 +283,7 @@ impl Life {
         self.registry.remove_volume(index, &mut self.world);
         let is_gone = self.run_until(self.world.now + HEALING_LIMIT, |life| {
             life.living().all(|node| {
-                node.osd().is_some_and(|osd| osd.store().objects().all(|key| key.volume != volume))
+                node.osd().is_some_and(|osd| osd.store().objects().all(|key| key.layer.volume() != volume))
             })
         })?;
         if is_gone { Ok(()) } else { Err(format!("a removed volume's data stays: {}", self.troubles())) }
@@ -299,7 +308,9 @@ impl Life {
         let reader = self.clients.len() - 1;
         let process = Process(self.nodes.len() + reader);
         let plan = &self.world.plan;
-        self.clients[reader].work = Work::List(all_of(Kind::Read, plan, plan.operation_blocks_max));
+        let mut reads = all_of(Kind::Read, plan, plan.operation_blocks_max);
+        reads.extend(self.reads_of_snapshots());
+        self.clients[reader].work = Work::List(reads);
         self.start(process)?;
         let limit = self.world.now + READING_LIMIT;
         let is_read = self.run_until(limit, |life| {
@@ -344,6 +355,10 @@ impl Life {
         };
         let all: BTreeSet<Vec<(Epoch, Sequence)>> = config.in_sync.iter().map(words).collect();
         if all.len() > 1 {
+            return Ok(());
+        }
+        // What hides nothing may go at any time.
+        if inspect::holds_unseen(&self.nodes[witness], &self.registry.map, &key) {
             return Ok(());
         }
         let right = inspect::blocks(&self.nodes[witness], &key);
@@ -393,7 +408,7 @@ impl Life {
     /// What no operation ever wrote to a block, with the checksums of what was written there.
     pub(super) fn forgery_of(&self, key: &ObjectKey, block: u16) -> [u8; BLOCK_BYTES] {
         let in_volume = u64::from(key.object) * OBJECT_BLOCKS as u64 + u64::from(block);
-        let place = Place { volume: key.volume.0 - 1, block: in_volume };
+        let place = Place { volume: key.layer.volume().0 - 1, block: in_volume };
         let mut forged = [0; BLOCK_BYTES];
         self.world.plan.contents.fill(u64::MAX, place, &mut forged);
         forged
@@ -551,6 +566,14 @@ impl Life {
                     self.split_is_unheard_of();
                 } else {
                     world.after(SECOND, Event::SplitPool);
+                }
+            }
+            Event::Snapshots => self.snapshots_change(),
+            Event::Standstill => self.look_at_standstill(),
+            Event::StandsStill { process, life, volume, number } => {
+                if world.is_alive(process, life) {
+                    let client = self.clients[process.0 - self.nodes.len()].id();
+                    self.registry.client_stands_still(process, client, volume, number, world);
                 }
             }
             Event::Malice { begins: true } => self.malice_begins(),

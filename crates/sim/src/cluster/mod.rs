@@ -24,13 +24,15 @@
 //! 11. A write takes effect once, however often it was sent: also when the log that would tell has forgotten it.
 //! 12. What a volume lost that was made smaller is zeros when it has grown again, nothing before its end is touched, and
 //!     meanwhile nobody is served beyond it.
+//! 13. A snapshot holds what its volume held at the moment when it was made, of all volumes of which one was made with it, whoever
+//!     reads it and when. What nobody sees any more is deleted everywhere, and nothing else.
 //!
 //! # Where to look
 //! - [`plan`]: what a seed draws: cluster, load, faults. Turn these knobs to look elsewhere.
 //! - `faults`: what breaks how; `absence`: how somebody misses more than logs can tell; `atlas`: what has rotted, so that a
 //!   sound copy of everything is left. `life`: the loop over events. `world`: clock, events, inputs.
 //! - `hostile`: who means harm, and what it may do.
-//! - `script`: lives in which nothing is left to chance but times.
+//! - `snapshots`: an operator makes and removes them. `script`: lives in which nothing is left to chance but times.
 //! - `network`, `registry`, `node`, `client`: what they are named after. `fencer`: how a client takes a volume over.
 //! - `history`, [`checker`], `inspect`: the checks.
 //!
@@ -54,6 +56,7 @@ mod node;
 pub mod plan;
 mod registry;
 mod script;
+mod snapshots;
 mod topology;
 mod world;
 

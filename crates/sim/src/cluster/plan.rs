@@ -118,6 +118,8 @@ const PG_LOG_ENTRIES_LEAST: usize = 64;
 const TIGHT_PERCENT: u64 = 6;
 /// Of a hundred lives, in how many one client at a time has the volumes.
 const EXCLUSIVE_PERCENT: u64 = 30;
+/// Of a hundred lives, in how many there are snapshots, unless something else keeps them from it.
+const SNAPSHOT_PERCENT: u64 = 50;
 /// Of a hundred lives with nodes enough, in how many one of them is added later.
 const LATE_PERCENT: u64 = 50;
 /// Of a hundred lives, in how many bits flip on the way.
@@ -255,6 +257,8 @@ pub struct Plan {
     pub malice: Option<Malice>,
     /// Whether somebody looks how far the groups' orders have got.
     pub follows_logs: bool,
+    /// Whether an operator makes and removes snapshots.
+    pub snapshots: bool,
 }
 
 impl Plan {
@@ -404,6 +408,15 @@ impl Plan {
             *plan.weight_of(FaultKind::BadBlock) = goes_bad;
         }
         *plan.weight_of(FaultKind::StuckDrive) = random.choose(&[0, 0, 1, 2]);
+        if random.percent(SNAPSHOT_PERCENT) && plan.malice.is_none() && !plan.is_tight {
+            plan.snapshots = true;
+            // Whoever is refused for damage asks of what the volume holds now.
+            for kind in
+                [FaultKind::Rot, FaultKind::ReadErrors, FaultKind::MisdirectedWrite, FaultKind::BadBlock]
+            {
+                *plan.weight_of(kind) = 0;
+            }
+        }
         plan
     }
 

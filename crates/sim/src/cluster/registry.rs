@@ -3,6 +3,9 @@
 
 mod removal;
 mod replacement;
+mod snapshots;
+
+pub(super) use snapshots::Look;
 
 use super::hostile::Malice;
 use super::network::address_of;

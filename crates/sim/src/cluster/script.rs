@@ -335,7 +335,7 @@ impl Life {
         self.misses_everything(away)?;
         let spot = self.some_spot();
         self.rots(other, spot)?;
-        self.atlas.destroyed.insert((spot.key.volume, spot.in_volume));
+        self.atlas.destroyed.insert((spot.key.layer.volume(), spot.in_volume));
         self.comes_back(away)?;
         // It may be refused, but nothing else may be read there.
         self.do_all(Kind::Read, self.world.plan.operation_blocks_max)?;
@@ -465,7 +465,7 @@ impl Life {
             ((in_volume / OBJECT_BLOCKS as u64) as u32, (in_volume % OBJECT_BLOCKS as u64) as u16);
         let volume = volume_id(volume);
         let pg = self.registry.map.pg_of(POOL, volume, object).expect("the pool is there");
-        Spot { in_volume, key: ObjectKey { pg, volume, object }, block }
+        Spot { in_volume, key: ObjectKey { pg, layer: volume.first_layer(), object }, block }
     }
 
     fn wait(&mut self, what: &str, is_reached: impl Fn(&Life) -> bool) -> Result<(), String> {

@@ -6,7 +6,7 @@ use super::network::Links;
 use super::plan::Plan;
 use crate::random::Random;
 use crate::trace::Trace;
-use base::map::{ClusterMap, PgConfig};
+use base::map::{ClusterMap, PgConfig, Stillness};
 use base::{Buffer, Epoch, LinkId, PgId, VolumeId};
 use pg::Credential;
 use std::cmp::Reverse;
@@ -92,6 +92,12 @@ pub(super) enum Event {
     Absence,
     /// A time of slow network or drives ends.
     SpellEnds { serial: u64 },
+    /// An operator makes snapshots, or removes one.
+    Snapshots,
+    /// It is looked whether all clients stand still for them.
+    Standstill,
+    /// A client says that it does.
+    StandsStill { process: Process, life: u32, volume: VolumeId, number: Stillness },
     /// Somebody who means harm begins, or stops.
     Malice { begins: bool },
 }

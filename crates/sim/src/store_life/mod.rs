@@ -266,7 +266,7 @@ impl Life {
                 Some(_) => PgId::of_object(pool, modulus, volume, object),
                 None => pgs[object as usize % pgs.len()],
             };
-            ObjectKey { pg, volume, object }
+            ObjectKey { pg, layer: volume.first_layer(), object }
         };
         let keys = (0..plan.objects as u32).map(key).collect();
         let options = Options {

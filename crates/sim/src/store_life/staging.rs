@@ -239,7 +239,7 @@ impl Life {
             (self.moduli[pg], self.moduli[child]) = (modulus, modulus);
             (self.epochs[child], self.next_sequence[child]) = (self.epochs[pg], self.next_sequence[pg]);
             for (key, pg_of) in self.model.keys.iter().zip(&mut self.pg_of) {
-                if *pg_of == pg && !self.model.pgs[pg].holds(modulus, key.volume, key.object) {
+                if *pg_of == pg && !self.model.pgs[pg].holds(modulus, key.layer, key.object) {
                     *pg_of = child;
                 }
             }

@@ -249,7 +249,7 @@ impl Life {
         store.lookup(&key, first, count, &mut extents, &mut checksums);
         let until_turn = self.turn + self.random.between(1, 30);
         for extent in extents {
-            let Some(location) = extent.location else { continue };
+            let Some(location) = extent.on_drive() else { continue };
             store.pin(location);
             let blocks = location.0..location.0 + u32::from(extent.block_count);
             let contents = blocks.map(|block| self.drive.content(block)).collect();

@@ -17,7 +17,8 @@ use sim::random::Random;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use store::layout::{
-    BatchHeader, FORMAT_VERSION, Record, RootEntry, RootGroup, RootHeader, RootObject, Superblock,
+    BatchHeader, FORMAT_OLDEST, FORMAT_VERSION, Record, RootEntry, RootGroup, RootHeader, RootObject,
+    Superblock,
 };
 use store::testing::{BatchRead, read_batch, seal_batch};
 use store::{
@@ -107,7 +108,7 @@ fn open_error(drive: SimDrive) -> OpenError {
 
 #[test]
 fn another_format_is_an_error_that_names_both_and_says_what_to_do() {
-    let (older, newer) = (FORMAT_VERSION - 1, FORMAT_VERSION + 1);
+    let (older, newer) = (FORMAT_OLDEST - 1, FORMAT_VERSION + 1);
     for (version, advice) in [(older, "use the older program"), (newer, "use the newer program")] {
         let mut drive = machine(1).shut_down();
         for copy in [0, SECOND_SUPERBLOCK] {
@@ -212,7 +213,7 @@ fn named(index: u32, object: u32) -> ObjectKey {
 }
 
 fn own_name(modulus: u32, object: u32) -> ObjectKey {
-    let ObjectKey { pg, volume, .. } = Machine::key(object);
+    let ObjectKey { pg, layer: volume, .. } = Machine::key(object);
     named(PgId::of_object(pg.pool, modulus, volume, object).index, object)
 }
 

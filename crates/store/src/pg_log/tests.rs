@@ -14,8 +14,8 @@ fn an_object_is_found_under_its_present_name_by_each_earlier_one() {
     assert!(logs.split(pg(0), 6) && logs.split(pg(0), 12) && logs.split(pg(3), 12) && logs.split(pg(1), 6));
     assert!(!logs.split(pg(0), 6) && !logs.split(pg(3), 12), "a split is done once");
     for object in 0..240 {
-        let key = |pg| ObjectKey { pg, volume: VolumeId(5), object };
-        let of = |modulus| PgId::of_object(pool, modulus, VolumeId(5), object);
+        let key = |pg| ObjectKey { pg, layer: LayerId(5), object };
+        let of = |modulus| PgId::of_object(pool, modulus, LayerId(5), object);
         let now = match of(3).index {
             0 => of(12),
             1 => of(6),
@@ -37,7 +37,7 @@ fn both_halves_of_a_group_go_on_with_its_log() {
     let mark = |sequence| LogEntry {
         epoch: Epoch(4),
         sequence: Sequence(sequence),
-        volume: VolumeId(0),
+        layer: LayerId(0),
         object: 0,
         first_block: 0,
         block_count: 0,
@@ -67,7 +67,7 @@ fn a_log_keeps_the_newest_entries_and_says_where_it_begins() {
     let entry = |sequence| LogEntry {
         epoch: Epoch(1),
         sequence: Sequence(sequence),
-        volume: VolumeId(1),
+        layer: LayerId(1),
         object: 0,
         first_block: 0,
         block_count: 1,
@@ -99,7 +99,7 @@ fn repairs_and_marks_do_not_drive_out_what_is_to_be_repaired() {
     let entry = |epoch, sequence, first_block, block_count, origin| LogEntry {
         epoch: Epoch(epoch),
         sequence: Sequence(sequence),
-        volume: VolumeId(1),
+        layer: LayerId(1),
         object: 0,
         first_block,
         block_count,
@@ -138,7 +138,7 @@ fn write(sequence: u64, object: u32, block: u16) -> LogEntry {
     LogEntry {
         epoch: Epoch(1),
         sequence: Sequence(sequence),
-        volume: VolumeId(1),
+        layer: LayerId(1),
         object,
         first_block: block,
         block_count: 1,
@@ -151,7 +151,7 @@ fn mark(sequence: u64) -> LogEntry {
 }
 
 fn key(object: u32) -> ObjectKey {
-    ObjectKey { pg: GROUP, volume: VolumeId(1), object }
+    ObjectKey { pg: GROUP, layer: LayerId(1), object }
 }
 
 fn through(logs: &PgLogs, object: u32) -> u64 {
@@ -204,11 +204,11 @@ fn of_a_group_it_is_known_how_far_any_object_is_there_for_sure() {
     (1..=100).for_each(|sequence| logs.push(GROUP, write(sequence, 0, 0)));
     assert_eq!(held(&logs), 96);
     // Who has everything says of no object that it came to have it: that would be taken for true when it lags.
-    logs.reached(GROUP, (VolumeId(1), 10));
+    logs.reached(GROUP, (LayerId(1), 10));
     logs.restart(GROUP, mark(500));
     (501..=600).for_each(|sequence| logs.push(GROUP, write(sequence, 0, 0)));
     assert_eq!((held(&logs), through(&logs, 3)), (96, 96), "it lacks what was between");
-    logs.reached(GROUP, (VolumeId(1), 10));
+    logs.reached(GROUP, (LayerId(1), 10));
     assert_eq!((held(&logs), through(&logs, 10), through(&logs, 11)), (596, 596, 96));
 }
 
@@ -251,7 +251,7 @@ fn a_replay_leaves_logs_alone_that_are_ahead_of_it() {
     for pg in [GROUP, other] {
         logs.completed(pg);
         logs.restart(pg, mark(500));
-        logs.reached(pg, (VolumeId(1), 7));
+        logs.reached(pg, (LayerId(1), 7));
         logs.push(pg, write(601, 0, 0));
     }
     assert_eq!(through(&logs, 0), 96);
@@ -337,13 +337,13 @@ fn a_learner_that_begins_again_is_as_sure_as_it_was_of_what_it_had_reached_and_w
     let mut logs = PgLogs::new(16);
     (1..=100).for_each(|sequence| logs.push(GROUP, write(sequence, 0, 0)));
     logs.restart(GROUP, mark(500));
-    logs.reached(GROUP, (VolumeId(1), 10));
-    logs.reached(GROUP, (VolumeId(1), 7));
+    logs.reached(GROUP, (LayerId(1), 10));
+    logs.reached(GROUP, (LayerId(1), 7));
     (501..=600).for_each(|sequence| logs.push(GROUP, write(sequence, 0, 0)));
     assert_eq!([0, 10, 11].map(|object| through(&logs, object)), [596, 596, 96]);
     logs.restart(GROUP, mark(900));
     assert_eq!([0, 10, 11].map(|object| through(&logs, object)), [596, 596, 96]);
-    logs.reached(GROUP, (VolumeId(1), 4));
+    logs.reached(GROUP, (LayerId(1), 4));
     logs.push(GROUP, write(950, 0, 0));
     logs.restart(GROUP, mark(1000));
     assert_eq!([4, 5, 10, 11].map(|object| through(&logs, object)), [946, 596, 596, 96]);
@@ -352,7 +352,7 @@ fn a_learner_that_begins_again_is_as_sure_as_it_was_of_what_it_had_reached_and_w
     logs.restart(GROUP, mark(1100));
     assert_eq!([4, 5, 10, 11].map(|object| through(&logs, object)), [946, 596, 596, 96]);
     // It gets just as far: there is no step more.
-    logs.reached(GROUP, (VolumeId(1), 4));
+    logs.reached(GROUP, (LayerId(1), 4));
     logs.push(GROUP, write(1150, 0, 0));
     logs.restart(GROUP, mark(1200));
     assert_eq!([4, 5, 10, 11].map(|object| through(&logs, object)), [1146, 596, 596, 96]);
@@ -365,7 +365,7 @@ fn who_began_with_nothing_is_sure_of_nothing() {
     assert_eq!(through(&logs, 1), 0);
     logs.restart(GROUP, mark(70));
     assert_eq!(through(&logs, 1), 0);
-    logs.reached(GROUP, (VolumeId(1), 1));
+    logs.reached(GROUP, (LayerId(1), 1));
     assert_eq!((through(&logs, 1), through(&logs, 2)), (70, 0), "what was before its log was pushed");
 }
 
@@ -528,7 +528,7 @@ fn steps_are_joined_to_the_less_sure_of_them_when_they_are_too_many() {
     logs.restart(GROUP, mark(1));
     for step in 1..=200u32 {
         // Each attempt gets a little less far than the one before.
-        logs.reached(GROUP, (VolumeId(1), 1000 - step));
+        logs.reached(GROUP, (LayerId(1), 1000 - step));
         logs.restart(GROUP, mark(u64::from(step) * 100));
     }
     assert_eq!(logs.groups[&GROUP].held.len(), HELD_MAX);

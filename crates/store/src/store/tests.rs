@@ -1,5 +1,7 @@
 //! A whole store, on a drive that does one thing after the other.
 
+mod layers;
+
 use super::*;
 use crate::actions::{
     Expected, Extent, Location, Options, Role, StageError, Staged, Statistics, WriteRecord,
@@ -10,7 +12,7 @@ use crate::layout::{BatchHeader, Record, RootHeld, SEGMENTS_OFFSET, SUPERBLOCK_O
 use crate::segments::SegmentState;
 use crate::superblock;
 use base::{
-    ClusterId, Epoch, OBJECT_BLOCKS, ObjectKey, OsdId, OsdUuid, PgId, PoolId, Sequence, VolumeId,
+    ClusterId, Epoch, LayerId, OBJECT_BLOCKS, ObjectKey, OsdId, OsdUuid, PgId, PoolId, Sequence,
     ZERO_BLOCK_CRC32C, crc32c,
 };
 use std::collections::VecDeque;
@@ -32,7 +34,7 @@ fn options() -> Options {
 }
 
 fn key(object: u32) -> ObjectKey {
-    ObjectKey { pg: PG, volume: VolumeId(1), object }
+    ObjectKey { pg: PG, layer: LayerId(1), object }
 }
 
 /// A store and its drive, which does what it is told when it is told to.
@@ -358,6 +360,7 @@ fn what_lies_together_in_a_segment_is_looked_up_as_one() {
     store.lookup(&key(0), 7, 2, &mut extents, &mut checksums);
     store.lookup(&key(1), 9, 1, &mut extents, &mut checksums);
     let extent = |first_block, block_count, location: Option<u32>| Extent {
+        layer: key(0).layer,
         first_block,
         block_count,
         location: location.map(Location),
@@ -465,13 +468,13 @@ fn a_log_of_who_catches_up_is_the_same_after_a_start_by_a_checkpoint_and_by_a_re
     place(&mut machine, RecordKind::Mark, 1);
     for object in 0..30 {
         // Those of the group's half only.
-        if PG.holds(2, VolumeId(1), object) {
+        if PG.holds(2, LayerId(1), object) {
             machine.write(object, 0, 1).unwrap();
             machine.settle();
         }
     }
     place(&mut machine, RecordKind::Join, 100);
-    let of_group = (0..30).filter(|object| PG.holds(2, VolumeId(1), *object));
+    let of_group = (0..30).filter(|object| PG.holds(2, LayerId(1), *object));
     let last = of_group.max().unwrap();
     machine.store.stage_reached(key(last), 0).unwrap();
     machine.write(last, 1, 1).unwrap();
@@ -480,7 +483,7 @@ fn a_log_of_who_catches_up_is_the_same_after_a_start_by_a_checkpoint_and_by_a_re
     let before = log(&machine);
     {
         let told = &machine.store.contents.logs.groups[&PG];
-        assert!(told.is_incomplete && told.reached == Some((VolumeId(1), last)) && told.modulus == 2);
+        assert!(told.is_incomplete && told.reached == Some((LayerId(1), last)) && told.modulus == 2);
         assert!(told.held.len() == 1 && told.doubts.len() == 4);
     }
     let machine = Machine::open(machine.drive, &options());
@@ -494,7 +497,7 @@ fn a_log_of_who_catches_up_is_the_same_after_a_start_by_a_checkpoint_and_by_a_re
     machine.drive.read(u64::from(piece.location.get()) * BLOCK_BYTES as u64, &mut root).unwrap();
     let end = piece.bytes.get() as usize;
     let held = RootHeld::read_from_bytes(&root[end - size_of::<RootHeld>()..end]).unwrap();
-    assert_eq!((held.volume.get(), held.object.get(), held.reserved.get()), (u64::MAX, u32::MAX, 0));
+    assert_eq!((held.layer.get(), held.object.get(), held.reserved.get()), (u64::MAX, u32::MAX, 0));
 }
 
 #[test]

@@ -60,6 +60,8 @@ fields! {
         /// Of a read: whoever asks verifies what it gets, so the OSD need not. If something does not verify, it asks once more,
         /// without this: then the OSD verifies, and mends what is damaged.
         unverified: bool = Flag<2>,
+        /// Of a read or a question: a snapshot is meant. Without it the layer is the volume's newest, as far as the client knows.
+        of_snapshot: bool = Flag<4>,
     }
 }
 
@@ -84,6 +86,9 @@ impl Request {
         }
         if self.unverified && kind != Kind::Read {
             return Err(Impossible("unverified", 1));
+        }
+        if self.of_snapshot && !matches!(kind, Kind::Read | Kind::Allocated) {
+            return Err(Impossible("of_snapshot", 1));
         }
         Ok(())
     }

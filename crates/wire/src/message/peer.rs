@@ -3,7 +3,7 @@
 use super::{WithEntries, check_end};
 use crate::fields::{At, Flag, If, Impossible, Units, fields, place, sealed};
 use crate::header::{HEADER_BYTES, HeaderBytes, Kind};
-use base::{Epoch, LogEntry, PgId, Sequence, VolumeId};
+use base::{Epoch, LayerId, LogEntry, PgId, Sequence};
 
 /// The longest lease that may be asked for, in milliseconds. Who has just started and does not know what it
 /// promised in an earlier life waits for as long.
@@ -77,7 +77,7 @@ const LOG_ENTRY_BYTES: usize = 40;
 place! {
     LogEntry in LOG_ENTRY_BYTES, checked by check_entry {
         sequence: Sequence = At<0>,
-        volume: VolumeId = At<8>,
+        layer: LayerId = At<8>,
         epoch: Epoch = At<16>,
         object: u32 = At<20>,
         first_block: u16 = At<24>,
@@ -91,7 +91,7 @@ place! {
     LogEntry in HEADER_BYTES, checked by check_entry {
         block_count: u16 = Units<12, 1>,
         origin: u64 = At<16>,
-        volume: VolumeId = At<24>,
+        layer: LayerId = At<24>,
         object: u32 = At<32>,
         first_block: u16 = Units<36, 1>,
         epoch: Epoch = At<52>,

@@ -4,7 +4,7 @@ use super::{WithData, WithEntries, whole_blocks};
 use crate::fields::{At, DataHead, Flag, If, Impossible, InPrefix, fields, place, sealed};
 use crate::frame::{Frame, Stop};
 use crate::header::{HeaderBytes, Kind, Status};
-use base::{BlockRange, Epoch, LogEntry, OBJECT_BLOCKS, ObjectKey, PgId, Sequence, VolumeId};
+use base::{BlockRange, Epoch, LayerId, LogEntry, OBJECT_BLOCKS, ObjectKey, PgId, Sequence};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
@@ -44,6 +44,18 @@ impl DataHead for Push {
     }
 }
 
+fields! {
+    /// Blocks that a learner lacks and that read as zeros, whatever lies beneath their layer.
+    PushHole is all of Kind::PushHole {
+        /// Which; not none.
+        range: BlockRange = BlockRange,
+        /// The epoch of the primary.
+        epoch: Epoch = At<48>,
+        /// When they last changed, or earlier than this.
+        changed: Sequence = At<56>,
+    }
+}
+
 /// A block whose content nobody has any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PushLost {
@@ -79,7 +91,7 @@ fields! {
         /// The primary's epoch.
         epoch: Epoch = At<48>,
         /// Only those behind this one.
-        after: Option<(VolumeId, u32)> = If<1, (At<24>, At<32>)>,
+        after: Option<(LayerId, u32)> = If<1, (At<24>, At<32>)>,
     }
 }
 
@@ -95,14 +107,14 @@ fields! {
     }
 }
 
-/// Objects of a group that a member has, in the order of volume and object.
+/// Objects of a group that a member has, in the order of layer and object.
 pub type Objects<'a> = WithEntries<'a, Page, ObjectHeld, OBJECT_HELD_BYTES>;
 
 /// An object that a learner has, and what it knows of how current that is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectHeld {
-    /// The volume.
-    pub volume: VolumeId,
+    /// The layer.
+    pub layer: LayerId,
     /// The 4 MiB piece of it.
     pub object: u32,
     /// How many blocks of it there are.
@@ -118,7 +130,7 @@ const OBJECT_HELD_BYTES: usize = 24;
 
 place! {
     ObjectHeld in OBJECT_HELD_BYTES {
-        volume: VolumeId = At<0>,
+        layer: LayerId = At<0>,
         object: u32 = At<8>,
         block_count: u16 = At<12>,
         has_doubts: u16 = At<14>,

@@ -20,7 +20,7 @@ fields! {
 }
 
 impl Replicate {
-    /// It as a whole replicated zeroing, or as the header of a replicated write, which checksums and data follow.
+    /// It as a whole replicated zeroing or hole, or as the header of a replicated write, which checksums and data follow.
     #[must_use]
     pub fn encode(&self, kind: Kind) -> HeaderBytes {
         self.sealed(kind, kind == Kind::ReplicateWrite)

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::header::{HeaderBytes, seal};
-use base::{Epoch, Generation, LogEntry, ObjectKey, PgId, PoolId, Sequence, VolumeId};
+use base::{Epoch, Generation, LayerId, LogEntry, ObjectKey, PgId, PoolId, Sequence};
 
 const PG: PgId = PgId { pool: PoolId(1), index: 5 };
-const KEY: ObjectKey = ObjectKey { pg: PG, volume: VolumeId(2), object: 3 };
+const KEY: ObjectKey = ObjectKey { pg: PG, layer: LayerId(2), object: 3 };
 const EPOCH: Epoch = Epoch(4);
 const REQUEST: Request = Request {
     request: 9,
@@ -17,6 +17,7 @@ const REQUEST: Request = Request {
     origin: 7,
     since: None,
     unverified: false,
+    of_snapshot: false,
 };
 const RANGE: BlockRange = BlockRange { key: KEY, first_block: 2, block_count: 1 };
 const INQUIRY: Inquiry = Inquiry { request: 9, range: RANGE, epoch: EPOCH };
@@ -154,7 +155,7 @@ fn an_entry_is_refused_that_reaches_beyond_its_object_or_says_what_is_reserved()
     let entry = LogEntry {
         epoch: EPOCH,
         sequence: Sequence(3),
-        volume: VolumeId(4),
+        layer: LayerId(4),
         object: 5,
         first_block: 1020,
         block_count: 4,

@@ -103,7 +103,7 @@ pub(super) fn failure(error: &ClientError, kind: Kind) -> Failure {
         ClientError::OutOfRange { .. } => (ErrorCode::Invalid, None),
         ClientError::NoSpace { .. } => (ErrorCode::NoSpace, None),
         ClientError::Fenced { .. } => (ErrorCode::Shutdown, None),
-        ClientError::Forbidden { .. } => (ErrorCode::NotPermitted, None),
+        ClientError::Forbidden { .. } | ClientError::IsSnapshot { .. } => (ErrorCode::NotPermitted, None),
         ClientError::Damaged { object, offset, .. } => {
             (ErrorCode::Io, Some(u64::from(*object) * OBJECT_BYTES + u64::from(*offset)))
         }

@@ -50,7 +50,7 @@ fn content_of(osd: u64, path: &Path) -> Content {
         let (mut extents, mut checksums) = (Vec::new(), Vec::new());
         store.lookup(&key, 0, base::OBJECT_BLOCKS as u16, &mut extents, &mut checksums);
         for extent in extents {
-            let Some(location) = extent.location else { continue };
+            let Some(location) = extent.on_drive() else { continue };
             let mut data = vec![0; usize::from(extent.block_count) * BLOCK as usize];
             image.read(u64::from(location.0) * BLOCK, &mut data).expect("the drive's file can be read");
             for (block, data) in (extent.first_block..).zip(data.chunks(BLOCK as usize)) {

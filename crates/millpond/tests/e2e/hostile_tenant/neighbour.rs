@@ -218,7 +218,7 @@ struct Requests {
 impl Requests {
     fn new(map: ClusterMap, name: &str) -> Requests {
         let keys = keys_of(&map, name);
-        let volume = keys[0].volume;
+        let volume = keys[0].layer.volume();
         let mut objects: BTreeMap<OsdId, Vec<ObjectKey>> = BTreeMap::new();
         for key in keys {
             objects.entry(map.pgs[&key.pg].primary).or_default().push(key);
@@ -241,6 +241,7 @@ impl Requests {
             origin: random.next() >> 2,
             since: None,
             unverified: false,
+            of_snapshot: false,
         }
     }
 
@@ -274,7 +275,7 @@ fn keys_of(map: &ClusterMap, name: &str) -> Vec<ObjectKey> {
     let pg_count = map.pools[&info.pool].pg_count;
     let objects = 0..(info.bytes / OBJECT_BYTES) as u32;
     let pg = |object| PgId::of_object(info.pool, pg_count, *volume, object);
-    objects.map(|object| ObjectKey { pg: pg(object), volume: *volume, object }).collect()
+    objects.map(|object| ObjectKey { pg: pg(object), layer: volume.first_layer(), object }).collect()
 }
 
 /// A neighbour that means no harm: asks as much as it can, and takes all answers. Answers how many requests were served.
@@ -594,7 +595,7 @@ impl Hostile {
         self.hold(link);
         // And of the other pool: that ends the connection.
         let mut link = self.tenant.greet(osd, ClientId(2)).ok()?;
-        let volume = keys_of(&self.tenant.map, "good")[0].volume;
+        let volume = keys_of(&self.tenant.map, "good")[0].layer.volume();
         let _ =
             link.send(&Fence { request: 1, volume, generation: Generation(u32::MAX) }.encode(Kind::Fence));
         Some(())

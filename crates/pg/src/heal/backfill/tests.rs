@@ -17,12 +17,12 @@ mod one_learner;
 #[test]
 fn whatever_a_member_has_of_an_earlier_history_is_older_than_what_was_written_in_this_one() {
     let mut alone = Alone::new();
-    let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+    let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
     let this = History(1);
     alone.begins_anew(this);
     alone.write(key);
-    let ObjectKey { volume, object, .. } = key;
-    let held = |through| ObjectHeld { volume, object, block_count: 1, has_doubts: 0, through };
+    let ObjectKey { layer, object, .. } = key;
+    let held = |through| ObjectHeld { layer, object, block_count: 1, has_doubts: 0, through };
     let mut is_behind = |through| alone.with(|_, cx| is_behind(cx, &key, &held(through)));
     assert!(is_behind(Sequence(this.floor().0 - 1)), "however much was written before");
     assert!(!is_behind(this.floor().next().next()));
@@ -157,7 +157,7 @@ fn has_all(alone: &mut Alone, link: LinkId) {
 
 #[test]
 fn logs_tell_what_a_learner_lacks_if_both_go_back_to_the_first_write_or_they_share_an_entry() {
-    let key = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+    let key = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
     for (is_old, log_begins, shared, do_tell) in
         [(false, 0, 0, true), (false, 1, 0, false), (true, 0, 0, false), (true, 0, 1, true)]
     {
@@ -212,7 +212,7 @@ fn beside_clients_pushes_are_spaced_out_and_groups_get_them_in_turn() {
     let keys = [0, 1].map(|index| {
         let pg = PgId { index, ..PG };
         let is_of = |object: &u32| PgId::of_object(PG.pool, 2, VOLUME, *object) == pg;
-        ObjectKey { pg, volume: VOLUME, object: (0..).find(is_of).unwrap() }
+        ObjectKey { pg, layer: VOLUME.first_layer(), object: (0..).find(is_of).unwrap() }
     });
     for key in keys {
         alone.with(|_, cx| {
@@ -289,7 +289,7 @@ fn the_log_of_a_learner_gets_what_is_under_way_when_it_joins_once_and_in_order()
 #[test]
 fn a_zeroing_that_a_learner_has_before_its_primary_hides_no_block_that_it_has_too_many() {
     let mut alone = Alone::new();
-    let (learner, key) = (OsdId(1), ObjectKey { pg: PG, volume: VOLUME, object: 3 });
+    let (learner, key) = (OsdId(1), ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 });
     alone.order(key, 1, 2, 0);
     let address = Some(([127, 0, 0, 1], 7001).into());
     let map = Arc::make_mut(&mut alone.osd.shared.volumes.map);
@@ -320,8 +320,13 @@ fn a_zeroing_that_a_learner_has_before_its_primary_hides_no_block_that_it_has_to
     let Alone { osd, io, now } = &mut alone;
     osd.end_turn(*now, io);
     // Block 3 was zeroed while the learner was away, which has it still: two of three blocks are left there, as here.
-    let held =
-        ObjectHeld { volume: VOLUME, object: 3, block_count: 2, has_doubts: 0, through: last_sequence };
+    let held = ObjectHeld {
+        layer: VOLUME.first_layer(),
+        object: 3,
+        block_count: 2,
+        has_doubts: 0,
+        through: last_sequence,
+    };
     assert_eq!(alone.osd.store().block_count(&key), held.block_count);
     hears(&mut alone, link, &Page { pg: PG, epoch, is_last: true }.encode([held].into_iter()));
     let asked = alone.io.told(link, |message| match message {

@@ -123,8 +123,11 @@ fn a_sound_copy_that_is_garbled_on_its_way_is_asked_for_again() {
 }
 
 /// The one block whose copies are compared.
-const BLOCK: BlockRange =
-    BlockRange { key: ObjectKey { pg: PG, volume: VOLUME, object: 3 }, first_block: 10, block_count: 1 };
+const BLOCK: BlockRange = BlockRange {
+    key: ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 },
+    first_block: 10,
+    block_count: 1,
+};
 
 /// What an OSD tells of its copy, as it comes at the other end.
 fn told(alone: &mut Alone, epoch: Epoch) -> Currency {

@@ -4,6 +4,7 @@
 use super::*;
 use crate::epoch;
 use crate::testing::{Alone, PG, Pair, VOLUME};
+use base::LayerId;
 use base::Sequence;
 use wire::{Message, ObjectHeld, Page};
 
@@ -51,7 +52,7 @@ fn begun() -> (Pair, Page) {
 
 /// An object as a member lists it.
 fn held(object: u32) -> ObjectHeld {
-    ObjectHeld { volume: VOLUME, object, block_count: 1, has_doubts: 0, through: Sequence(0) }
+    ObjectHeld { layer: VOLUME.first_layer(), object, block_count: 1, has_doubts: 0, through: Sequence(0) }
 }
 
 /// A member lists so many objects, from that one on.
@@ -114,7 +115,7 @@ fn a_scrub_ends_with_the_epoch() {
 }
 
 /// The object that is scrubbed.
-const OBJECT: ObjectKey = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+const OBJECT: ObjectKey = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
 
 /// What blocks that are full of their own numbers are in short, under that key if they are read.
 fn findings_of(blocks: &[u16], deep: Option<u64>) -> Findings {
@@ -180,7 +181,7 @@ impl Three {
     }
 
     /// Behind which objects a replica was asked for more.
-    fn asked_to_list(&mut self, replica: usize) -> Vec<Option<(VolumeId, u32)>> {
+    fn asked_to_list(&mut self, replica: usize) -> Vec<Option<(LayerId, u32)>> {
         self.alone.io.told(self.links[replica], |message| match message {
             Message::ListObjects(wanted) => Some(wanted.after),
             _ => None,
@@ -364,7 +365,10 @@ fn members_are_asked_for_their_objects_one_after_the_other_and_nobody_else_is_he
     assert_eq!(three.alone.osd.view().scrub_progress(), Some((PG, false, 1)));
     assert!(three.asked_to_list(0).is_empty() && three.asked_to_list(1).is_empty());
     three.lists(1, false, &[7]);
-    assert_eq!((three.asked_to_list(0), three.asked_to_list(1)), (vec![], vec![Some((VOLUME, 7))]));
+    assert_eq!(
+        (three.asked_to_list(0), three.asked_to_list(1)),
+        (vec![], vec![Some((VOLUME.first_layer(), 7))])
+    );
     three.lists(1, true, &[8]);
     assert_eq!((three.asked_to_list(0), three.asked_to_list(1)), (vec![None], vec![]));
     three.lists(0, true, &[4]);

@@ -25,7 +25,7 @@ impl Removed {
     fn is_gone_from(self, node: &Node) -> bool {
         let is_of_it = |key: &ObjectKey| match self {
             Removed::Pool(pool) => key.pg.pool == pool,
-            Removed::Volume(volume) => key.volume == volume,
+            Removed::Volume(volume) => key.layer.volume() == volume,
         };
         node.osd().is_some_and(|osd| {
             let knows = |pool| osd.store().groups().any(|pg| pg.pool == pool);

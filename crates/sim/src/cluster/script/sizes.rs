@@ -130,7 +130,7 @@ impl Life {
                 config.is_some_and(|config| config.in_sync.contains(&node.osd_id()))
             };
             let all = node.osd().into_iter().flat_map(|osd| osd.store().objects());
-            for key in all.filter(|key| key.volume == volume && is_in_sync(key)) {
+            for key in all.filter(|key| key.layer.volume() == volume && is_in_sync(key)) {
                 for (block, held) in (0..).zip(inspect::blocks(node, &key)) {
                     let at = u64::from(key.object) * OBJECT_BYTES + block * BLOCK_BYTES as u64;
                     let first = end.saturating_sub(at).min(BLOCK_BYTES as u64) as usize;

@@ -6,7 +6,7 @@ use base::RecoveryShare;
 use wire::{Found, Inquiry};
 
 /// An object of the one group, and the OSD that is to be in sync in it too.
-const KEY: ObjectKey = ObjectKey { pg: PG, volume: VOLUME, object: 3 };
+const KEY: ObjectKey = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
 const LEARNER: OsdId = OsdId(1);
 
 /// A group with a learner, which was asked where it stands. The object has these blocks: the first ones, and how many.
@@ -144,7 +144,13 @@ fn a_learner_that_owes_an_answer_is_given_up_when_it_is_silent_for_long() {
     has_all(&mut alone, link);
     assert_eq!(later(&mut alone, nearly), 1, "its log says that it catches up");
     let epoch = alone.osd.shared.groups[0].epoch;
-    let held = ObjectHeld { volume: VOLUME, object: 3, block_count: 1, has_doubts: 0, through: Sequence(0) };
+    let held = ObjectHeld {
+        layer: VOLUME.first_layer(),
+        object: 3,
+        block_count: 1,
+        has_doubts: 0,
+        through: Sequence(0),
+    };
     hears(&mut alone, link, &Page { pg: PG, epoch, is_last: false }.encode([held].into_iter()));
     assert_eq!(later(&mut alone, nearly), 1, "it said which objects it has");
     says_blocks(&mut alone, link, ObjectEpoch { key: KEY, epoch }, &[], &[]);
@@ -328,8 +334,11 @@ fn what_clients_wait_for_keeps_nobody_else_from_its_pushes() {
     alone.with(|router, cx| router.backfill.advance(cx));
     alone.io.to.clear();
     alone.osd.shared.groups[0].wanted.min_size = 2;
-    let [waited_for, other] =
-        [0, 1].map(|index| ObjectKey { pg: PgId { index, ..PG }, volume: VOLUME, object: index });
+    let [waited_for, other] = [0, 1].map(|index| ObjectKey {
+        pg: PgId { index, ..PG },
+        layer: VOLUME.first_layer(),
+        object: index,
+    });
     is_to_get(&mut alone, 0, [Work::Range(BlockRange::whole(waited_for))]);
     is_to_get(&mut alone, 1, [Work::Range(BlockRange { block_count: 16, ..BlockRange::whole(other) })]);
     alone.with(|_, cx| cx.pace.client_came(cx.now));
@@ -362,7 +371,7 @@ fn learners_of_several_groups_get_their_pushes_by_turns() {
     // Each is to get one push, of zeros.
     let all_are_to_get = |alone: &mut Alone| {
         for index in 0..3 {
-            let key = ObjectKey { pg: PgId { index, ..PG }, volume: VOLUME, object: index };
+            let key = ObjectKey { pg: PgId { index, ..PG }, layer: VOLUME.first_layer(), object: index };
             is_to_get(alone, index, [Work::Range(BlockRange { block_count: 16, ..BlockRange::whole(key) })]);
         }
     };
@@ -447,7 +456,7 @@ fn objects_are_compared_page_by_page_and_a_learner_is_told_how_far_it_got() {
     // Of what is on its first page object 2 may be older, and 30 is nobody else's. 3 it lacks, and 66 is behind the page.
     let held = |object: u32| {
         let through = if object == 2 { Sequence(0) } else { end };
-        ObjectHeld { volume: VOLUME, object, block_count: 1, has_doubts: 0, through }
+        ObjectHeld { layer: VOLUME.first_layer(), object, block_count: 1, has_doubts: 0, through }
     };
     let first: Vec<ObjectHeld> = (0..=65).filter(|object| *object != 3).map(held).collect();
     hears(&mut alone, link, &Page { pg: PG, epoch, is_last: false }.encode(first.into_iter()));
@@ -477,7 +486,7 @@ fn a_learner_without_room_frees_some_before_it_is_given_what_it_lacks() {
     let epoch = alone.osd.shared.groups[0].epoch;
     let (_, end) = alone.osd.store().pg_position(PG).unwrap();
     let held = |object, block_count, through| ObjectHeld {
-        volume: VOLUME,
+        layer: VOLUME.first_layer(),
         object,
         block_count,
         has_doubts: 0,
@@ -504,7 +513,7 @@ fn an_object_is_looked_into_if_something_of_it_may_differ() {
     let mut alone = Alone::new();
     alone.order(KEY, 0, 2, 0);
     let through = alone.osd.store().last_changed(&KEY);
-    let same = ObjectHeld { volume: VOLUME, object: 3, block_count: 2, has_doubts: 0, through };
+    let same = ObjectHeld { layer: VOLUME.first_layer(), object: 3, block_count: 2, has_doubts: 0, through };
     let all = [
         same,
         ObjectHeld { through: through.next(), ..same },

@@ -1,0 +1,169 @@
+//! Snapshots in the middle of everything: an operator makes them of some volumes at one moment and removes them again, and clients
+//! read them.
+//!
+//! What a snapshot holds is what its volume held at the moment when it was made: whoever reads it, however late, counts as having
+//! read the volume then, in the history of each block. And whatever one reader was given all others are.
+
+use super::client::{Step, all_of};
+use super::history::Kind;
+use super::inspect;
+use super::life::Life;
+use super::node::Node;
+use super::registry::{Look, volume_id};
+use super::world::{Event, MICROSECOND, MILLISECOND, SECOND};
+use base::LayerId;
+use cluster::Standstill;
+use pg::Osd;
+
+/// How long an operator waits for clients to stand still.
+const STANDSTILL_LIMIT: u64 = SECOND;
+/// How long deleting what nobody sees any more may take when nothing breaks.
+const PRUNING_LIMIT: u64 = 60 * SECOND;
+/// The most snapshots at the same time.
+const COUNT_MAX: usize = 6;
+
+/// A snapshot that is there.
+#[derive(Clone, Debug)]
+struct Taken {
+    layer: LayerId,
+    /// The number of its volume among those of a life.
+    volume: usize,
+    name: String,
+}
+
+/// Clients that are to stand still.
+struct UnderWay {
+    standstill: Standstill,
+    wanted: Vec<(usize, String)>,
+    until: u64,
+}
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(super) struct Snapshots {
+    there: Vec<Taken>,
+    under_way: Option<UnderWay>,
+    begun: u64,
+}
+
+impl Life {
+    /// An operator makes snapshots, or removes one.
+    pub(super) fn snapshots_change(&mut self) {
+        if self.world.is_calm {
+            return;
+        }
+        let pause = self.world.random.between(20 * MILLISECOND, 1500 * MILLISECOND);
+        self.world.after(pause, Event::Snapshots);
+        let is_full = self.snapshots.there.len() >= COUNT_MAX;
+        if is_full || !self.snapshots.there.is_empty() && self.world.random.one_in(3) {
+            let at = self.world.random.index(self.snapshots.there.len());
+            return self.remove_snapshot(at);
+        }
+        if self.snapshots.under_way.is_some() {
+            return;
+        }
+        self.snapshots.begun += 1;
+        let name = format!("s{}", self.snapshots.begun);
+        let mut wanted: Vec<(usize, String)> = Vec::new();
+        for volume in 0..self.world.plan.volumes {
+            if self.world.random.one_in(2) {
+                wanted.push((volume, name.clone()));
+            }
+        }
+        if wanted.is_empty() {
+            return;
+        }
+        if let Some(standstill) =
+            self.registry.begin_standstill(&wanted, self.snapshots.begun, &mut self.world)
+        {
+            let until = self.world.now + STANDSTILL_LIMIT;
+            self.snapshots.under_way = Some(UnderWay { standstill, wanted, until });
+            self.world.after(MILLISECOND, Event::Standstill);
+        }
+    }
+
+    /// It is looked whether all clients stand still.
+    pub(super) fn look_at_standstill(&mut self) {
+        let Some(UnderWay { standstill, wanted, until }) = self.snapshots.under_way.take() else { return };
+        let is_late = self.world.now >= until;
+        match self.registry.look_at(&standstill, is_late, &mut self.world) {
+            Look::Made(layers) => {
+                for (layer, (volume, name)) in layers.into_iter().zip(wanted) {
+                    self.world.event(None, "a snapshot is made");
+                    self.world.story(None, || format!("{layer} of {name} is frozen"));
+                    self.history.snapshot_was_made(layer, self.world.now);
+                    self.snapshots.there.push(Taken { layer, volume, name });
+                }
+            }
+            Look::Ended(why) => self.world.coverage.count(why),
+            Look::Moving => {
+                self.snapshots.under_way = Some(UnderWay { standstill, wanted, until });
+                let pause = self.world.random.between(100 * MICROSECOND, 10 * MILLISECOND);
+                self.world.after(pause, Event::Standstill);
+            }
+        }
+    }
+
+    fn remove_snapshot(&mut self, at: usize) {
+        let Taken { volume, name, layer } = self.snapshots.there[at].clone();
+        if self.registry.remove_snapshot(volume, &name, &mut self.world) {
+            self.world.event(None, "a snapshot is removed");
+            self.world.story(None, || format!("{layer} is seen no more"));
+            self.snapshots.there.remove(at);
+        }
+    }
+
+    /// Reads of everything that the snapshots hold.
+    pub(super) fn reads_of_snapshots(&self) -> Vec<Step> {
+        let plan = &self.world.plan;
+        let all = all_of(Kind::Read, plan, plan.operation_blocks_max);
+        let of = |taken: &Taken| {
+            let (volume, layer) = (taken.volume, Some(taken.layer));
+            let its = all.iter().filter(move |step| step.volume == volume);
+            its.map(move |step| Step { layer, ..*step }).collect::<Vec<_>>()
+        };
+        self.snapshots.there.iter().flat_map(of).collect()
+    }
+
+    /// Nothing is left that nobody sees; and when no snapshot is left, nothing but what the volumes hold.
+    pub(super) fn remove_all_snapshots(&mut self) -> Result<(), String> {
+        if self.snapshots.begun == 0 {
+            return Ok(());
+        }
+        self.are_pruned()?;
+        while !self.snapshots.there.is_empty() {
+            let left = self.snapshots.there.len();
+            self.remove_snapshot(0);
+            if self.snapshots.there.len() == left {
+                return Err("a snapshot cannot be removed at rest".to_owned());
+            }
+        }
+        self.are_pruned()
+    }
+
+    /// What nobody sees is deleted, and nobody looks for more.
+    pub(super) fn are_pruned(&mut self) -> Result<(), String> {
+        if self.snapshots.begun == 0 {
+            return Ok(());
+        }
+        // An epoch that has just begun looks soon.
+        self.run_until(self.world.now + 500 * MILLISECOND, |_| false)?;
+        let limit = self.world.now + PRUNING_LIMIT;
+        let volumes = self.world.plan.volumes;
+        let of_life: Vec<_> = (0..volumes).map(volume_id).collect();
+        let unseen =
+            |life: &Life| inspect::check_nothing_is_unseen(&life.nodes, &life.registry.map, &of_life);
+        let is_pruned = self.run_until(limit, |life| {
+            let waits = |volume| life.registry.volume(volume).prune.is_some();
+            let is_at_work = |osd: &Osd| osd.view().is_cutting();
+            !(0..volumes).any(waits)
+                && unseen(life).is_ok()
+                && !life.living().filter_map(Node::osd).any(is_at_work)
+        })?;
+        match unseen(self) {
+            Err(what) => Err(format!("what nobody sees is not deleted: {what}")),
+            Ok(()) if !is_pruned => Err(format!("volumes wait for what was deleted: {}", self.troubles())),
+            Ok(()) => Ok(()),
+        }
+    }
+}
