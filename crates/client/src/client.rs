@@ -110,6 +110,8 @@ struct Volume {
     holding: Holding,
     /// It is being attached anew, under a newer generation.
     is_renewing: bool,
+    /// A change failed at its time limit, and may take effect later, if this generation is served.
+    loose_end: Option<Generation>,
     still: Still,
     stalls: Stalls,
 }
@@ -194,8 +196,6 @@ pub struct Client {
     /// OSDs that greeted and then did not answer in time, and how often in a row.
     silences: Map<OsdId, u32>,
     notices: VecDeque<Notice>,
-    /// An operation failed at its time limit, and may take effect later.
-    has_loose_ends: bool,
 }
 
 impl Client {
@@ -225,7 +225,6 @@ impl Client {
             ends: Map::default(),
             silences: Map::default(),
             notices: VecDeque::new(),
-            has_loose_ends: false,
         };
         client.take_map(map);
         client
@@ -248,6 +247,7 @@ impl Client {
             generation,
             holding,
             is_renewing: false,
+            loose_end: None,
             still: Still::new(self.map.still.get(&id).copied()),
             stalls: Stalls::default(),
         });
@@ -272,6 +272,7 @@ impl Client {
             generation: Generation(0),
             holding: Holding::Shared,
             is_renewing: false,
+            loose_end: None,
             still: Still::default(),
             stalls: Stalls::default(),
         });
@@ -294,7 +295,7 @@ impl Client {
     /// Whether nothing that was ever asked for can still take effect: every operation has ended, with an answer.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        self.operations_in_flight() == 0 && !self.has_loose_ends
+        self.operations_in_flight() == 0 && self.volumes.iter().all(|volume| volume.loose_end.is_none())
     }
 
     /// The next operation that ended.
@@ -631,9 +632,8 @@ impl Client {
     /// Sends a piece to where it belongs, or arranges that it is sent later.
     fn dispatch(&mut self, now: Instant, index: u32, io: &mut impl Network) {
         if let Some(error) = self.beyond_end(index) {
-            let piece = &self.pieces[index as usize];
             // What was sent of it before may still be done, and is cut off then.
-            self.has_loose_ends |= piece.is_change() && piece.since.is_some();
+            self.may_have_loose_end(index);
             return self.drop_piece(index, Some(error));
         }
         if let Some(error) = self.is_gone(index) {

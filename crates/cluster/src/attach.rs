@@ -45,7 +45,7 @@ pub struct Attachment {
 }
 
 /// A transaction of a client that came with a key: only while that may still do what it may.
-fn by(bearer: Option<&Bearer>, txn: Txn) -> Txn {
+pub(super) fn by(bearer: Option<&Bearer>, txn: Txn) -> Txn {
     match bearer {
         Some(bearer) => txn.when(bearer.unchanged.clone()),
         None => txn,
@@ -69,16 +69,24 @@ impl Cluster {
         description: String,
     ) -> Result<Attachment> {
         let volume = volume.to_owned();
-        self.attach_by(None, Attach { volume, client, lease, shared, description, id: None }).await
+        self.attach_by(
+            None,
+            Attach { volume, client, lease, shared, description, id: None, knows_layers: true },
+        )
+        .await
     }
 
     /// The same, for a client that came with a key, if that may.
     pub(super) async fn attach_by(&self, bearer: Option<&Bearer>, asked: Attach) -> Result<Attachment> {
-        let Attach { volume, client, lease, shared, description, id: expected } = asked;
+        let Attach { volume, client, lease, shared, description, id: expected, knows_layers } = asked;
         for _ in 0..ATTEMPTS_MAX {
             let (id, read, mut info) = self.find_volume(&volume).await?;
             if expected.is_some_and(|expected| expected != id) {
                 return Err(ClusterError::NoSuchVolume { name: volume });
+            }
+            // It would write to the layer that is the first snapshot.
+            if info.head > 0 && !knows_layers {
+                return Err(ClusterError::HasLayers { volume });
             }
             // Read before the attachments are: one that is made afterwards changes it.
             let guard: Read<ClientId> = self.read(&keys::attach_guard(id)).await?;

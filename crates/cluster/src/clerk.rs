@@ -449,7 +449,7 @@ mod tests {
     use super::*;
     use crate::question::*;
     use crate::{Attachment, MapFollower};
-    use base::map::{DeviceClass, PoolInfo};
+    use base::map::{DeviceClass, PoolInfo, Stillness};
     use base::{ClusterId, Generation, NodeId, OsdUuid, PublicKey, VolumeId};
     use registry::MemoryRegistry;
 
@@ -522,7 +522,17 @@ mod tests {
         description: &str,
     ) -> Result<Attachment> {
         let (volume, description) = (volume.to_owned(), description.to_owned());
-        client.ask(Attach { volume, client: ClientId(number), lease, shared, description, id: None }).await
+        client
+            .ask(Attach {
+                volume,
+                client: ClientId(number),
+                lease,
+                shared,
+                description,
+                id: None,
+                knows_layers: true,
+            })
+            .await
     }
 
     async fn resume(
@@ -579,6 +589,8 @@ mod tests {
         let (b, _) = volume_named(&owner, "b").await;
         assert_forbidden(client.ask(Attachments { volume: b }).await, "no pool that its key is for");
         assert_forbidden(resume_there(&owner, &client, b, second).await, "another key");
+        let says = StandsStill { volume: b, client: ClientId(7), number: Stillness(1), lease: second };
+        assert_forbidden(client.ask(says).await, "another key");
         let nowhere = attach(&client, "c", 1, second, false).await.unwrap_err().to_string();
         assert!(nowhere.contains("volume c"), "{nowhere}");
         assert_forbidden(client.registry().map(drop), "--admin");

@@ -159,7 +159,8 @@ pub enum ClusterError {
     },
     /// It is not to be removed.
     #[error(
-        "the snapshot {volume}@{name} is protected, so neither it nor its volume is removed; `millpond volume snapshot unprotect          {volume}@{name}` first"
+        "the snapshot {volume}@{name} is protected, so neither it nor its volume is removed; `millpond volume snapshot unprotect \
+         {volume}@{name}` first"
     )]
     SnapshotProtected {
         /// The volume.
@@ -176,6 +177,14 @@ pub enum ClusterError {
         /// The volume.
         volume: String,
     },
+    /// A client of an older version.
+    #[error(
+        "snapshots were made of volume {volume}, which the version of this client does not know; use that of the cluster's nodes"
+    )]
+    HasLayers {
+        /// The volume.
+        volume: String,
+    },
     /// An OSD of an older version.
     #[error(
         "no snapshot was made: {osd} runs a version that knows none; start its node with the version of this program first"
@@ -186,7 +195,8 @@ pub enum ClusterError {
     },
     /// A client of the volume does not come to a standstill.
     #[error(
-        "no snapshot was made: {holder} has the volume {volume} attached and did not stand still within a second; it may have          operations that wait (`millpond status`), or be of a version that knows no snapshots. Try again, or detach it there"
+        "no snapshot was made: {holder} has the volume {volume} attached and did not stand still within a second; it may have \
+         operations that wait (`millpond status`), or be of a version that knows no snapshots. Try again, or detach it there"
     )]
     NotStill {
         /// The volume.
@@ -196,7 +206,8 @@ pub enum ClusterError {
     },
     /// Somebody may write to the volume who cannot be asked to stop.
     #[error(
-        "no snapshot was made: {holder} had the volume {volume} attached, fell silent, and may write to it still; attach the          volume once, which makes sure of that"
+        "no snapshot was made: {holder} had the volume {volume} attached, fell silent, and may write to it still; attach the \
+         volume once, which makes sure of that"
     )]
     Unsettled {
         /// The volume.

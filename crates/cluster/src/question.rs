@@ -33,13 +33,13 @@ pub trait Question: Serialize + DeserializeOwned + Send + Sync + 'static {
 macro_rules! questions {
     ($(
         $(#[$attribute:meta])*
-        $question:ident { $($field:ident: $kind:ty),* }
+        $question:ident { $($(#[$of_field:meta])* $field:ident: $kind:ty),* }
         $name:literal -> $answer:ty, $(const $constant:ident: $type:ty = $value:expr;)* |$clerk:ident| $body:block
     )*) => {$(
         $(#[$attribute])*
         #[allow(missing_docs, reason = "the operations of `Cluster` say what the fields are")]
         #[derive(Debug, Serialize, Deserialize)]
-        pub struct $question { $(pub $field: $kind),* }
+        pub struct $question { $($(#[$of_field])* pub $field: $kind),* }
 
         impl Question for $question {
             type Answer = $answer;
@@ -71,20 +71,22 @@ questions! {
     Revoke { lease: LeaseId }
     "revoke" -> (), |clerk| { clerk.revoke(lease).await }
 
-    /// [`Cluster::attach`](super::Cluster::attach); with an id, only if the name leads to that volume.
+    /// [`Cluster::attach`](super::Cluster::attach); with an id, only if the name leads to that volume. Who does not know that volumes
+    /// have layers gets none that has had a snapshot.
     Attach {
         volume: String,
         client: ClientId,
         lease: LeaseId,
         shared: bool,
         description: String,
-        id: Option<VolumeId>
+        id: Option<VolumeId>,
+        #[serde(default)] knows_layers: bool
     }
     "attach" -> Attachment, const COST: u32 = 10; const IS_REPEATABLE: bool = false; |clerk| {
         let bearer = clerk.bearer().await?;
         clerk.check_description(&description)?;
         clerk.check_lease(lease).await?;
-        let asked = Attach { volume, client, lease, shared, description, id };
+        let asked = Attach { volume, client, lease, shared, description, id, knows_layers };
         let mut attached = clerk.cluster.attach_by(bearer.as_ref(), asked).await?;
         clerk.mask(&mut attached.unfenced);
         Ok(attached)
@@ -117,13 +119,10 @@ questions! {
 
     /// That a client which has a volume attached stands still, as the map asks it to.
     StandsStill { volume: VolumeId, client: ClientId, number: Stillness, lease: LeaseId }
-    "stands-still" -> (), const IS_SIGN_OF_LIFE: bool = true; |clerk| {
+    "stands-still" -> (), const COST: u32 = 2; const IS_SIGN_OF_LIFE: bool = true; |clerk| {
+        let bearer = clerk.bearer().await?;
         clerk.check_lease(lease).await?;
-        if let Some(bearer) = clerk.bearer().await? {
-            let read: Read<AttachRecord> = clerk.cluster.read(&keys::attached(volume, client)).await?;
-            bearer.check_own(&read.value)?;
-        }
-        clerk.cluster.stands_still(volume, client, number, lease).await
+        clerk.cluster.stands_still_by(bearer.as_ref(), &StandsStill { volume, client, number, lease }).await
     }
 
     /// [`Cluster::attachments`](super::Cluster::attachments), without what one must know to speak as another.

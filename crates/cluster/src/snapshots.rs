@@ -9,8 +9,10 @@
 //! Who had a volume, fell silent and was not fenced may write to it still, and hears nothing: of such a volume no snapshot is made
 //! before somebody attaches it, which fences the others ([`ClusterError::Unsettled`]).
 
+use super::attach::by;
+use super::clerk::Bearer;
 use super::error::check_name;
-use super::{ATTEMPTS_MAX, AttachRecord, Cluster, ClusterError, Read, Result, encode, keys};
+use super::{ATTEMPTS_MAX, AttachRecord, Cluster, ClusterError, Read, Result, StandsStill, encode, keys};
 use base::map::{SnapshotInfo, Stillness, VolumeInfo};
 use base::{ClientId, CutId, LayerId, VolumeId};
 use registry::{LeaseId, Operation, Txn};
@@ -67,11 +69,9 @@ impl Cluster {
     ) -> Result<Vec<LayerId>> {
         let lease = self.registry.lease_grant(STANDSTILL_TTL).await?.id;
         let taken = self.take_under(lease, wanted, at_unix_seconds).await;
-        // With the lease what asks clients to stand still is gone, if it is there still.
-        let ended = self.registry.lease_revoke(lease).await;
-        let layers = taken?;
-        ended?;
-        Ok(layers)
+        // With the lease what asks clients to stand still is gone, if it is there still. It ends by itself, too.
+        drop(self.registry.lease_revoke(lease).await);
+        taken
     }
 
     async fn take_under(
@@ -83,7 +83,14 @@ impl Cluster {
         let deadline = tokio::time::Instant::now() + STANDSTILL_LIMIT;
         loop {
             let number = Stillness(uuid::Uuid::new_v4().as_u64_pair().0);
-            let standstill = self.begin_standstill(wanted, number, lease).await?;
+            let standstill = match self.begin_standstill(wanted, number, lease).await {
+                // Somebody else is making one.
+                Err(ClusterError::Contended { .. }) if tokio::time::Instant::now() < deadline => {
+                    tokio::time::sleep(LOOK_PAUSE).await;
+                    continue;
+                }
+                begun => begun?,
+            };
             while let Some((volume, holder)) = self.moves_still(&standstill).await? {
                 if tokio::time::Instant::now() >= deadline {
                     return Err(ClusterError::NotStill { volume, holder: holder.description });
@@ -230,16 +237,20 @@ impl Cluster {
         Ok(())
     }
 
-    /// Notes that a client stands still, for as long as its lease lives.
-    pub(super) async fn stands_still(
-        &self,
-        volume: VolumeId,
-        client: ClientId,
-        number: Stillness,
-        lease: LeaseId,
-    ) -> Result<()> {
-        let key = keys::stands_still(volume, client);
-        self.perform_all([Operation::put_leased(key, encode(&number), lease)]).await
+    /// Notes that a client stands still, for as long as its lease lives, if it has the volume.
+    pub(super) async fn stands_still_by(&self, bearer: Option<&Bearer>, says: &StandsStill) -> Result<()> {
+        let StandsStill { volume, client, number, lease } = *says;
+        for _ in 0..ATTEMPTS_MAX {
+            let attached: Read<AttachRecord> = self.read(&keys::attached(volume, client)).await?;
+            let Some(record) = &attached.value else { return Ok(()) };
+            bearer.map_or(Ok(()), |bearer| bearer.check_own([record]))?;
+            let key = keys::stands_still(volume, client);
+            let says = Operation::put_leased(key, encode(&number), lease);
+            if self.commit(by(bearer, Txn::new().when(attached.unchanged()).then(says))).await? {
+                return Ok(());
+            }
+        }
+        Err(ClusterError::Contended { what: format!("the attachment of client {:016x}", client.0) })
     }
 
     /// Protects a snapshot from being removed, or does so no more.
@@ -248,9 +259,10 @@ impl Cluster {
     /// [`ClusterError::NoSuchSnapshot`], [`ClusterError::NoSuchVolume`]; those of the registry.
     pub async fn protect_snapshot(&self, volume: &str, name: &str, protected: bool) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
-            let (_, _, found) = self.find_snapshot(volume, name).await?;
+            let (id, _, found) = self.find_snapshot(volume, name).await?;
             let info = SnapshotInfo { protected, ..found.value.clone().unwrap_or_default() };
-            if self.commit(found.replaced_by(&info)).await? {
+            let txn = self.touch(id, found.replaced_by(&info)).await?;
+            if self.commit(txn).await? {
                 return Ok(());
             }
         }
@@ -322,11 +334,19 @@ impl Cluster {
                 .when(other.unchanged())
                 .then(Operation::put(&other.key, encode(&named.value)))
                 .then(Operation::delete(&named.key));
+            let txn = self.touch(id, txn).await?;
             if self.commit(txn).await? {
                 return Ok(());
             }
         }
         Err(ClusterError::Contended { what: format!("the snapshot {volume}@{name}") })
+    }
+
+    /// Has whoever removes the volume meanwhile look again what snapshots it has.
+    async fn touch(&self, volume: VolumeId, txn: Txn) -> Result<Txn> {
+        let read: Read<VolumeInfo> = self.read(&keys::volume(volume)).await?;
+        let Some(info) = &read.value else { return Ok(txn.when(read.unchanged())) };
+        Ok(txn.when(read.unchanged()).then(Operation::put(&read.key, encode(info))))
     }
 
     /// The volume of a snapshot, the entry of its name, and its own.
@@ -363,6 +383,7 @@ fn check_wanted(wanted: &[WantedSnapshot]) -> Result<()> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
+    use crate::Attach;
     use crate::testing::cluster_of;
     use base::map::Trashed;
 
@@ -400,6 +421,19 @@ mod tests {
         assert!(map.still.is_empty(), "clients go on");
         let error = cluster.take_snapshots(&wanted(&[("v", "a")]), 79).await.unwrap_err();
         assert!(matches!(error, ClusterError::SnapshotExists { .. }), "{error}");
+        let lease = lease(&cluster).await;
+        let (name, description) = ("v".to_owned(), "an old client".to_owned());
+        let attach = Attach {
+            volume: name,
+            client: ClientId(1),
+            lease,
+            shared: false,
+            description,
+            id: None,
+            knows_layers: false,
+        };
+        let error = cluster.attach_by(None, attach).await.unwrap_err();
+        assert!(matches!(error, ClusterError::HasLayers { .. }), "{error}");
         let error = cluster.take_snapshots(&wanted(&[("w", "a")]), 79).await.unwrap_err();
         assert!(matches!(error, ClusterError::NoSuchVolume { .. }), "{error}");
         let error = cluster.take_snapshots(&wanted(&[("v", "c"), ("v", "d")]), 79).await.unwrap_err();
@@ -411,7 +445,10 @@ mod tests {
         assert!(matches!(error, ClusterError::SnapshotExists { .. }), "{error}");
         let error = cluster.protect_snapshot("v", "a", true).await.unwrap_err();
         assert!(matches!(error, ClusterError::NoSuchSnapshot { .. }), "{error}");
+        let before: Read<VolumeInfo> = cluster.read(&keys::volume(volume)).await.unwrap();
         cluster.protect_snapshot("v", "c", true).await.unwrap();
+        let is_unchanged = cluster.commit(Txn::new().when(before.unchanged())).await.unwrap();
+        assert!(!is_unchanged, "whoever removes the volume meanwhile does not notice");
         let map = cluster.map().await.unwrap();
         let info = map.snapshot(volume.layer(0)).unwrap();
         assert_eq!((info.name.as_str(), info.protected, info.at_unix_seconds), ("c", true, 77));
@@ -458,12 +495,19 @@ mod tests {
             let moving = cluster.moves_still(&standstill).await.unwrap();
             moving.map(|(volume, holder)| (volume, holder.client.0))
         };
+        let says = async |volume, client, number| {
+            let says = StandsStill { volume, client: ClientId(client), number, lease };
+            cluster.stands_still_by(None, &says).await.unwrap();
+        };
         assert_eq!(moves().await, Some(("v".to_owned(), 1)));
-        cluster.stands_still(ids[0], ClientId(1), Stillness(4), lease).await.unwrap();
+        says(ids[0], 3, number).await;
+        let noted = cluster.registry.range(&keys::stands_still_of(ids[0])).await.unwrap();
+        assert!(noted.entries.is_empty(), "who does not have a volume leaves nothing");
+        says(ids[0], 1, Stillness(4)).await;
         assert_eq!(moves().await, Some(("v".to_owned(), 1)), "that was another time");
-        cluster.stands_still(ids[0], ClientId(1), number, lease).await.unwrap();
+        says(ids[0], 1, number).await;
         assert_eq!(moves().await, Some(("w".to_owned(), 2)));
-        cluster.stands_still(ids[1], ClientId(2), number, lease).await.unwrap();
+        says(ids[1], 2, number).await;
         assert_eq!(moves().await, None);
         // Nobody else has them stand still meanwhile.
         let error = cluster.take_snapshots(&wanted(&[("w", "t")]), 0).await.unwrap_err();

@@ -4,11 +4,14 @@
 use crate::problem::Problem;
 use base::hash::Map;
 use base::map::{
-    Admission, ClusterMap, DeviceClass, FailureDomain, Location, OsdInfo, PgConfig, Trashed, VolumeInfo,
+    Admission, ClusterMap, DeviceClass, FailureDomain, Location, OsdInfo, PgConfig, SnapshotInfo, Trashed,
+    VolumeInfo,
 };
 use base::status::{Away, LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, Statuses};
 use base::units::ByteSize;
-use base::{ClusterId, Encryption, Epoch, Generation, NodeId, OsdId, PgId, PoolId, RecoveryShare, VolumeId};
+use base::{
+    ClusterId, Encryption, Epoch, Generation, LayerId, NodeId, OsdId, PgId, PoolId, RecoveryShare, VolumeId,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -315,6 +318,23 @@ pub struct TrashedVolumeView {
     pub generation: Generation,
 }
 
+/// A snapshot of a volume: `volume snapshot ls --json` is a list of these.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotView {
+    /// The name of its volume.
+    pub volume: String,
+    /// Its name.
+    pub name: String,
+    /// Its number, by which it is told from others of that volume that had the same name. A later one has a higher one.
+    pub number: u32,
+    /// The size of the volume when it was made, in bytes.
+    pub bytes: u64,
+    /// When it was made, in seconds since 1970.
+    pub at_unix_seconds: u64,
+    /// It is not removed, nor is its volume, before that is taken back.
+    pub protected: bool,
+}
+
 /// A client that has a volume attached, in `volume info --json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AttachmentView {
@@ -337,6 +357,9 @@ pub struct VolumeDetail {
     pub volume: VolumeView,
     /// Its clients.
     pub attachments: Vec<AttachmentView>,
+    /// Its snapshots, the oldest first.
+    #[serde(default)]
+    pub snapshots: Vec<SnapshotView>,
 }
 
 /// Space, summed over the OSDs that report it. Each copy of a block counts.
@@ -607,6 +630,20 @@ pub fn volumes(map: &ClusterMap) -> Vec<VolumeView> {
         .collect();
     volumes.sort_by(|one, other| one.name.cmp(&other.name));
     volumes
+}
+
+/// The snapshots of a volume, the oldest first.
+pub fn snapshots(map: &ClusterMap, volume: VolumeId) -> Vec<SnapshotView> {
+    let of = map.volumes.get(&volume).map(|info| info.name.clone()).unwrap_or_default();
+    let view = |(layer, info): (LayerId, &SnapshotInfo)| SnapshotView {
+        volume: of.clone(),
+        name: info.name.clone(),
+        number: layer.number(),
+        bytes: info.bytes,
+        at_unix_seconds: info.at_unix_seconds,
+        protected: info.protected,
+    };
+    map.snapshots_of(volume).map(view).collect()
 }
 
 /// The volumes in the trash, by the names that they had, those that came there first before others.

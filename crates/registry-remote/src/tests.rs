@@ -167,7 +167,15 @@ async fn cluster_and_client() -> (Cluster, Clerk) {
 
 fn attach(number: u64, lease: LeaseId) -> Attach {
     let (volume, description) = ("a".to_owned(), "a test".to_owned());
-    Attach { volume, client: ClientId(number), lease, shared: false, description, id: None }
+    Attach {
+        volume,
+        client: ClientId(number),
+        lease,
+        shared: false,
+        description,
+        id: None,
+        knows_layers: true,
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

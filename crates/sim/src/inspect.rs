@@ -5,14 +5,17 @@ use crate::drive::SimDrive;
 use crate::model::{Model, Seen, Shown};
 use base::{OBJECT_BLOCKS, ObjectKey, Sequence, ZERO_BLOCK_CRC32C, crc32c};
 use std::collections::{BTreeMap, BTreeSet};
-use store::Store;
+use store::{Location, Store};
+
+/// Where a hole is shown to lie.
+pub const HOLE: u32 = Location::HOLE.0;
 
 /// Everything a store shows.
 #[derive(Clone, Debug)]
 pub struct View {
     /// Blocks and log positions.
     pub shown: Shown,
-    /// By object, by block: the 4 KiB block of the drive, `None` where it reads as zeros.
+    /// By object, by block: the 4 KiB block of the drive, [`HOLE`] of a hole, `None` where nothing is.
     pub locations: Vec<Vec<Option<u32>>>,
 }
 
@@ -56,8 +59,8 @@ impl View {
                 expected_objects.insert(*key);
             }
             for (block, location) in object_locations.iter().enumerate() {
-                if let Some(location) = location
-                    && let Some((other, other_block)) = taken.insert(*location, (key, block))
+                if let Some(location) = location.filter(|location| *location != HOLE)
+                    && let Some((other, other_block)) = taken.insert(location, (key, block))
                 {
                     return Err(format!(
                         "block {block} of {key} and block {other_block} of {other} are both at {location}"
@@ -67,7 +70,9 @@ impl View {
             let seen =
                 (0..).zip(&object_locations).zip(object_checksums).map(|((block, location), checksum)| {
                     let (location, checksum) = ((*location)?, checksum?);
-                    Some(Seen { checksum, token: media.author(object, block, location, checksum) })
+                    let is_hole = location == HOLE;
+                    let author = || media.author(object, block, location, checksum);
+                    Some(Seen { checksum, token: if is_hole { None } else { author() }, is_hole })
                 });
             blocks.push(seen.collect());
             locations.push(object_locations);
@@ -106,6 +111,10 @@ fn look_up(store: &Store, key: &ObjectKey) -> Result<Looked, String> {
         next = first + count;
         for block in first..next {
             match extent.location {
+                Some(Location::HOLE) => {
+                    checksums[block] = Some(found[block]);
+                    locations[block] = Some(HOLE);
+                }
                 Some(location) => {
                     checksums[block] = Some(found[block]);
                     locations[block] = Some(location.0 + (block - first) as u32);
@@ -147,8 +156,13 @@ pub fn check_object(store: &Store, model: &Model, object: usize, media: Media<'_
             }
             return Err(format!("block {block} of {key} shows zeros, but {version:x?} is durable"));
         };
-        if version.token == 0 || version.checksum != checksum {
-            return Err(format!("block {block} of {key} shows {checksum:08x}, but {version:x?} is durable"));
+        let is_hole = location == HOLE;
+        if version.token == 0 || (version.checksum, version.is_hole) != (checksum, is_hole) {
+            let what = if is_hole { "a hole".to_owned() } else { format!("{checksum:08x}") };
+            return Err(format!("block {block} of {key} shows {what}, but {version:x?} is durable"));
+        }
+        if is_hole {
+            continue;
         }
         let bytes = media.drive.block(location);
         let place = Place { volume: object as u64, block: block as u64 };

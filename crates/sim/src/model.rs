@@ -4,7 +4,7 @@
 //! since. A store that comes back from a crash must hold the durable state with some number of those
 //! applied, in order, none skipped: [`Model::recover`] finds that number or says what is wrong.
 
-use base::{Epoch, OBJECT_BLOCKS, ObjectKey, PgId, Sequence};
+use base::{Epoch, OBJECT_BLOCKS, ObjectKey, PgId, Sequence, ZERO_BLOCK_CRC32C};
 use std::collections::VecDeque;
 
 /// The version of one block: the operation that wrote it, 0 when it reads as zeros, and its checksum.
@@ -16,6 +16,8 @@ pub struct Version {
     pub checksum: u32,
     /// The place in its group's order at which it last changed; 0 where nothing is written.
     pub changed: Sequence,
+    /// It is a hole: it reads as zeros, and lies nowhere.
+    pub is_hole: bool,
 }
 
 /// What a store shows of a block.
@@ -23,8 +25,10 @@ pub struct Version {
 pub struct Seen {
     /// The checksum by its index.
     pub checksum: u32,
-    /// Whose bytes lie on the drive, as they say themselves; `None` if they do not verify, for they rotted.
+    /// Whose bytes lie on the drive, as they say themselves; `None` if they do not verify, for they rotted, and of a hole.
     pub token: Option<u64>,
+    /// It is a hole.
+    pub is_hole: bool,
 }
 
 /// What an operation does to its object.
@@ -36,6 +40,10 @@ pub enum Effect {
     Push(Vec<u32>),
     /// Makes this many blocks read as zeros.
     Zero(u16),
+    /// Makes this many blocks holes.
+    Hole(u16),
+    /// The same, as a learner is given holes that it lacks.
+    PushHole(u16),
     /// Only moves the log's position. Whoever lagged has everything.
     Mark,
     /// The member missed this many writes, and its log begins anew behind them.
@@ -75,7 +83,7 @@ impl Change {
     pub fn block_count(&self) -> u16 {
         match &self.effect {
             Effect::Write(checksums) | Effect::Push(checksums) => checksums.len() as u16,
-            Effect::Zero(count) => *count,
+            Effect::Zero(count) | Effect::Hole(count) | Effect::PushHole(count) => *count,
             Effect::Mark | Effect::Join(_) | Effect::Reached | Effect::Whole => 0,
             Effect::Split(_) | Effect::Forget => 0,
         }
@@ -285,13 +293,20 @@ impl Model {
                     token: operation.token,
                     checksum: checksums[index],
                     changed: operation.changed(index),
+                    is_hole: false,
+                },
+                Effect::Hole(_) | Effect::PushHole(_) => Version {
+                    token: operation.token,
+                    checksum: ZERO_BLOCK_CRC32C,
+                    changed: operation.sequence,
+                    is_hole: true,
                 },
                 _ => Version::default(),
             };
             changed(first + index, blocks[first + index], new);
             blocks[first + index] = new;
         }
-        if matches!(operation.effect, Effect::Push(_)) {
+        if let Effect::Push(_) | Effect::PushHole(_) = operation.effect {
             return;
         }
         let marks = matches!(operation.effect, Effect::Mark | Effect::Join(_));
@@ -383,9 +398,9 @@ impl Model {
 pub fn agrees(version: Version, seen: Option<Seen>) -> bool {
     match seen {
         None => version.token == 0,
-        Some(Seen { checksum, token }) => {
+        Some(Seen { checksum, token, is_hole }) => {
             version.token != 0
-                && version.checksum == checksum
+                && (version.checksum, version.is_hole) == (checksum, is_hole)
                 && token.is_none_or(|token| token == version.token)
         }
     }
@@ -417,7 +432,7 @@ mod tests {
     fn shown_of(blocks: &[(usize, u32, Option<u64>)], sequence: u64) -> Shown {
         let mut all = vec![None; OBJECT_BLOCKS];
         for (block, checksum, token) in blocks {
-            all[*block] = Some(Seen { checksum: *checksum, token: *token });
+            all[*block] = Some(Seen { checksum: *checksum, token: *token, is_hole: false });
         }
         let position = (sequence > 0).then_some((Epoch(1), Sequence(sequence)));
         Shown { blocks: vec![all], positions: vec![position] }

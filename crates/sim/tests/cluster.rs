@@ -394,7 +394,7 @@ const NOTICED_AT: [(Sabotage, u64); 38] = [
     (Sabotage::PruneNothing, 15),
     (Sabotage::PruneWritten, 954),
     (Sabotage::ReadNewest, 35),
-    (Sabotage::ReadOlder, 379),
+    (Sabotage::ReadOlder, 2320),
 ];
 const SABOTAGE_SEEDS_MAX: u64 = 2000;
 

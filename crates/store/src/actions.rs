@@ -81,6 +81,8 @@ pub enum Sabotage {
     IgnoreMount,
     /// Skip zeroings when opening.
     ForgetZero,
+    /// Skip holes when opening.
+    ForgetHole,
     /// Skip splits of groups when opening.
     ForgetSplit,
     /// A checkpoint that is under way goes on with the objects of a group that splits as they were called before.

@@ -526,6 +526,7 @@ impl<'a, D: Device> Recovery<'a, D> {
             has_clients |= !matches!(view.kind, RecordKind::Relocate | RecordKind::Page | RecordKind::Root);
             let is_forgotten = match self.sabotage {
                 Some(Sabotage::ForgetZero) => view.kind == RecordKind::Zero,
+                Some(Sabotage::ForgetHole) => view.kind == RecordKind::Hole,
                 Some(Sabotage::ForgetSplit) => view.kind == RecordKind::Split,
                 _ => false,
             };

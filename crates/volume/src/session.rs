@@ -556,8 +556,15 @@ impl Hold {
         loop {
             let name = name_in(&maps.borrow_and_update()).ok_or_else(removed)?;
             let (client, lease, description) = (self.client, self.lease.get(), self.description.clone());
-            let attach =
-                Attach { volume: name.clone(), client, lease, shared: false, description, id: Some(volume) };
+            let attach = Attach {
+                volume: name.clone(),
+                client,
+                lease,
+                shared: false,
+                description,
+                id: Some(volume),
+                knows_layers: true,
+            };
             match self.desk.ask(attach).await {
                 Ok(attached) if attached.id == volume => return Ok((name, attached)),
                 // By a node of an older version, which knows no ids there.
@@ -630,8 +637,15 @@ async fn attach_all(
     let mut volumes = Vec::with_capacity(options.volumes.len());
     for name in options.volumes.iter().filter(|name| !name.contains('@')) {
         let (volume, description) = (name.clone(), hold.description.clone());
-        let attach =
-            Attach { volume, client, lease: hold.lease.get(), shared: options.shared, description, id: None };
+        let attach = Attach {
+            volume,
+            client,
+            lease: hold.lease.get(),
+            shared: options.shared,
+            description,
+            id: None,
+            knows_layers: true,
+        };
         let attached = desk.ask(attach).await?;
         hold.volumes.borrow_mut().push((attached.id, attached.generation));
         volumes.push(attached);

@@ -50,7 +50,9 @@ impl Client {
     /// Nobody serves a volume's older generation any more. So nothing that was sent under it takes effect from now on:
     /// changes that were abandoned end, unless they were sent under the newer one since. All others go on under that.
     pub fn renewed(&mut self, now: Instant, volume: VolumeHandle, io: &mut impl Network) {
-        self.volumes[volume.0 as usize].is_renewing = false;
+        let of = &mut self.volumes[volume.0 as usize];
+        of.is_renewing = false;
+        of.loose_end = of.loose_end.filter(|generation| *generation >= of.generation);
         for index in 0..self.pieces.len() as u32 {
             let piece = &self.pieces[index as usize];
             let is_its = self.is_abandoned_change(piece) && self.volume_handle(piece) == Some(volume);
@@ -64,6 +66,16 @@ impl Client {
     /// A volume was not attached anew, or its older generation may be served still.
     pub fn not_renewed(&mut self, volume: VolumeHandle) {
         self.volumes[volume.0 as usize].is_renewing = false;
+    }
+
+    /// A piece is given up: what was sent of it may take effect later.
+    pub(super) fn may_have_loose_end(&mut self, index: u32) {
+        let piece = &self.pieces[index as usize];
+        if let Some(volume) = self.volume_handle(piece).filter(|_| piece.is_change() && piece.since.is_some())
+        {
+            let of = &mut self.volumes[volume.0 as usize];
+            of.loose_end = Some(of.generation);
+        }
     }
 
     /// Whether a piece was last sent under an older generation than its volume has now.

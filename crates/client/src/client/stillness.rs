@@ -43,14 +43,12 @@ impl Client {
         if self.volumes.iter().all(|volume| volume.still.asked == volume.still.told) {
             return None;
         }
-        // What failed at its time limit may take effect yet, and nobody knows of which volume that was.
-        if self.has_loose_ends {
-            return None;
-        }
         let at = (0..self.volumes.len()).find(|at| {
             let (still, handle) = (&self.volumes[*at].still, VolumeHandle(*at as u32));
             let changes = |operation: &Operation| operation.volume == handle && operation.is_change;
-            still.asked.is_some()
+            // What failed at its time limit may take effect yet.
+            self.volumes[*at].loose_end.is_none()
+                && still.asked.is_some()
                 && still.asked != still.told
                 && !self.operations.iter().flatten().any(changes)
         })?;

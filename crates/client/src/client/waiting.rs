@@ -289,7 +289,7 @@ impl Client {
                 stalls.given_up_why.clone_from(&why);
                 ClientError::TimedOut { volume: self.volumes[volume].name.clone(), limit, why }
             });
-            self.has_loose_ends = true;
+            self.may_have_loose_end(index);
             // A reply that still comes finds the slot free, or used again under another serial.
             self.drop_piece(index, failure);
         }

@@ -41,8 +41,15 @@ async fn whoever_names_an_id_attaches_no_other_volume_that_has_the_name_by_now()
     let lease = lease(&cluster).await;
     let attach = async |name: &str| {
         let (description, client) = ("somebody".to_owned(), ClientId(1));
-        let asked =
-            Attach { volume: name.to_owned(), client, lease, shared: false, description, id: Some(volume) };
+        let asked = Attach {
+            volume: name.to_owned(),
+            client,
+            lease,
+            shared: false,
+            description,
+            id: Some(volume),
+            knows_layers: true,
+        };
         cluster.attach_by(None, asked).await
     };
     assert!(matches!(attach("v").await, Err(ClusterError::NoSuchVolume { .. })));

@@ -1,6 +1,7 @@
 //! `millpond volume`: block volumes.
 
 mod meta;
+mod snapshot;
 mod trash;
 
 use crate::args::ListArguments;
@@ -20,6 +21,7 @@ use cluster::{Attachments, Cluster, ClusterError};
 use health::view::{self, AttachmentView, PgHealth, PgView, VolumeDetail, VolumeView};
 use meta::MetaCommand;
 use registry_remote::Desk;
+use snapshot::SnapshotCommand;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use trash::Which;
@@ -85,6 +87,9 @@ pub enum VolumeCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Snapshots: what volumes held at one moment. They take space only as volumes are written anew
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
     /// Note text beside a volume, by key; nothing in the cluster heeds it
     #[command(subcommand)]
     Meta(MetaCommand),
@@ -178,6 +183,7 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
             })?;
             tell(&volume, *json, &format!("volume {name} is called {new} now"))
         }
+        VolumeCommand::Snapshot(command) => snapshot::run(command, directory),
         VolumeCommand::Meta(command) => meta::run(command, directory),
         VolumeCommand::Rm { name, keep, now, json } => {
             let volume = access::with_cluster(directory, async |cluster| {
@@ -299,7 +305,9 @@ fn find(map: &ClusterMap, name: &str) -> anyhow::Result<VolumeView> {
 }
 
 async fn detail(desk: &Desk, name: &str) -> anyhow::Result<VolumeDetail> {
-    let volume = find(&desk.map().await?, name)?;
+    let map = desk.map().await?;
+    let volume = find(&map, name)?;
+    let snapshots = view::snapshots(&map, volume.volume);
     let attachments = desk.ask(Attachments { volume: volume.volume }).await?;
     let attachments = attachments
         .into_iter()
@@ -310,11 +318,11 @@ async fn detail(desk: &Desk, name: &str) -> anyhow::Result<VolumeDetail> {
             principal: record.principal,
         })
         .collect();
-    Ok(VolumeDetail { volume, attachments })
+    Ok(VolumeDetail { volume, attachments, snapshots })
 }
 
 fn info(detail: &VolumeDetail) -> String {
-    let VolumeDetail { volume, attachments } = detail;
+    let VolumeDetail { volume, attachments, snapshots } = detail;
     let mut text = format!(
         "name        {}\nid          {}\npool        {}\nsize        {} ({} bytes)\ngeneration  {}\n",
         volume.name,
@@ -328,6 +336,11 @@ fn info(detail: &VolumeDetail) -> String {
         text.push_str(
             "shrunk      what it held beyond its end is being deleted; it does not grow before that\n",
         );
+    }
+    if !snapshots.is_empty() {
+        let count = snapshots.len();
+        let name = &volume.name;
+        text.push_str(&format!("snapshots   {count}; `millpond volume snapshot ls {name}` lists them\n"));
     }
     if attachments.is_empty() {
         text.push_str("attached    by nobody\n");

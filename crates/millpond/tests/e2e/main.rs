@@ -26,6 +26,7 @@ mod removed_pools;
 mod replace;
 mod replacement;
 mod sizes;
+mod snapshots;
 mod splitting;
 mod stale;
 mod time_limits;

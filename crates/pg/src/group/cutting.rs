@@ -37,6 +37,12 @@ impl Cutting {
         (self.is_settled, self.clear_but_for) = (false, None);
     }
 
+    /// A newer map asks for nothing.
+    pub(crate) fn is_asked_nothing(&mut self) {
+        let Cutting { was_swept, pruned_through, .. } = *self;
+        *self = Cutting { was_swept, pruned_through, ..Cutting::default() };
+    }
+
     /// Whether a search of the objects may find what the last one did not: something has ended since that reached beyond an
     /// end. `reached` are the cuts of whose ends that is so now.
     pub(crate) fn is_to_be_searched(&self, reached: &[CutId]) -> bool {

@@ -210,7 +210,7 @@ pub(crate) fn heed(cx: &mut Context<'_, impl Io>) {
         let Some(primary) = group.standing.primary_mut() else { continue };
         match asks {
             true => primary.cutting.is_asked_anew(),
-            false => primary.cutting = Cutting::default(),
+            false => primary.cutting.is_asked_nothing(),
         }
     }
 }

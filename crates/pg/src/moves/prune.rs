@@ -10,7 +10,8 @@
 //! nothing, the primary counts it as done there, and the manager takes it off the volume when all groups have
 //! ([`crate::moves::cut`]). Nothing is added afterwards that it is about: in layers below the newest one nobody writes.
 //!
-//! Of what is written over, the primary notes the objects. Should it lose that, the next epoch begins with a pass over all of them.
+//! Of what is written over, and of what is deleted, for a hole may hide nothing then, the primary notes the objects. Should it lose
+//! that, or be unable to keep up, there is a pass over all of them.
 
 use super::cut::may_delete;
 use crate::broken::Sabotage;
@@ -30,6 +31,8 @@ const AT_ONCE: usize = 64;
 /// Objects that are looked at at a time: some microseconds for each layer.
 const OBJECTS_AT_ONCE: usize = 128;
 
+/// What was found and is to be deleted is so much when nothing more is looked for: an object may have some hundred of them in each layer.
+const UNSEEN_MAX: usize = 4096;
 /// The pause between those.
 const PACE: Duration = Duration::from_millis(10);
 
@@ -45,8 +48,10 @@ struct Pass {
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Prunes {
-    /// Objects that are to be looked at, by the newest layers of their volumes.
+    /// Objects of passes that are to be looked at, by the newest layers of their volumes.
     objects: VecDeque<ObjectKey>,
+    /// The same of objects in which something was written over or deleted.
+    changed: VecDeque<ObjectKey>,
     /// What was found.
     unseen: VecDeque<Unseen>,
     /// By group.
@@ -66,15 +71,25 @@ impl Prunes {
             *self = Prunes::default();
             return;
         }
+        self.changed.extend(std::mem::take(&mut cx.volumes.replaced));
         if self.objects.is_empty() && self.unseen.is_empty() {
             self.end_passes(cx);
             self.begin_passes(cx);
         }
         for _ in 0..OBJECTS_AT_ONCE {
-            let Some(key) = self.objects.pop_front() else { break };
-            self.look_at(cx, key);
+            if self.unseen.len() >= UNSEEN_MAX {
+                break;
+            }
+            if let Some(key) = self.changed.pop_front() {
+                self.look_at(cx, key, false);
+            } else if let Some(key) = self.objects.pop_front() {
+                self.look_at(cx, key, true);
+            } else {
+                break;
+            }
         }
-        self.is_under_way = !self.objects.is_empty() || !self.unseen.is_empty() || !self.passes.is_empty();
+        let queues_are_empty = self.objects.is_empty() && self.changed.is_empty() && self.unseen.is_empty();
+        self.is_under_way = !queues_are_empty || !self.passes.is_empty();
         if self.is_under_way {
             cx.turn.next_tick = cx.turn.next_tick.min(cx.now + PACE);
         }
@@ -103,7 +118,6 @@ impl Prunes {
 
     /// Finds the objects that are to be looked at.
     fn begin_passes(&mut self, cx: &mut Context<'_, impl Io>) {
-        self.objects.extend(std::mem::take(&mut cx.volumes.replaced));
         for index in cx.groups.indices() {
             let group = &cx.groups[index];
             let (pool, epoch) = (group.pg.pool, group.epoch);
@@ -131,8 +145,13 @@ impl Prunes {
         self.objects.extend(found);
     }
 
-    fn look_at(&mut self, cx: &Context<'_, impl Io>, key: ObjectKey) {
-        let Some(index) = cx.groups.find(key.pg).filter(|index| may_delete(cx, *index)) else { return };
+    fn look_at(&mut self, cx: &mut Context<'_, impl Io>, key: ObjectKey, is_of_pass: bool) {
+        let Some(index) = cx.groups.find(key.pg) else { return };
+        if !may_delete(cx, index) {
+            // Another pass looks at it.
+            self.passes.remove(&index);
+            return sweep_again(cx, index);
+        }
         if cx.breaks(Sabotage::PruneNothing) {
             return;
         }
@@ -141,10 +160,17 @@ impl Prunes {
             views.remove(0);
         }
         let unseen = cx.disk.store.unseen(&key, &views);
-        if let Some(pass) = self.passes.get_mut(&index) {
+        if let Some(pass) = self.passes.get_mut(&index).filter(|_| is_of_pass) {
             pass.has_found |= !unseen.is_empty();
         }
         self.unseen.extend(unseen);
+    }
+}
+
+/// Has all objects of a group looked at.
+fn sweep_again(cx: &mut Context<'_, impl Io>, index: u32) {
+    if let Some(primary) = cx.groups[index].standing.primary_mut() {
+        primary.cutting.was_swept = false;
     }
 }
 
@@ -166,10 +192,8 @@ fn begin(cx: &mut Context<'_, impl Io>, unseen: Unseen) -> bool {
     let Unseen { range, is_hidden } = unseen;
     let Some(index) = cx.groups.find(range.key.pg) else { return true };
     if !may_delete(cx, index) || !cx.groups[index].holds(&range.key) {
-        if let Some(primary) = cx.groups[index].standing.primary_mut() {
-            // It is looked for once more.
-            primary.cutting.was_swept = false;
-        }
+        // It is looked for once more.
+        sweep_again(cx, index);
         return true;
     }
     if !queue::takes_change(cx.lines, index) {

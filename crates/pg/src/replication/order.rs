@@ -13,7 +13,7 @@ use crate::ledger::StagedRecord;
 use crate::links::inquiries::UNREAD_BYTES_MAX;
 use crate::links::{Awaited, ToLearner};
 use crate::operation::{OperationId, OperationKind, OperationState, Purpose};
-use base::{BlockRange, Buffer, Sequence};
+use base::{BlockRange, Buffer, ObjectKey, Sequence};
 use store::{BatchId, RecordKind, StageError, WriteRecord};
 use wire::{Activate, Kind, Outcome, Replicate, Status};
 
@@ -229,6 +229,32 @@ pub(crate) fn do_members_take(cx: &mut Context<'_, impl Io>, index: u32) -> bool
     !is_behind
 }
 
+/// Notes the object of a change where something may be seen by nobody from now on, or a hole hide nothing.
+fn note_replaced(
+    cx: &mut Context<'_, impl Io>,
+    purpose: Purpose,
+    kind: OperationKind,
+    group: u32,
+    range: &BlockRange,
+) {
+    let layer = range.key.layer;
+    let head = match (purpose, cx.volumes.replaced_by(layer)) {
+        (Purpose::Client(_) | Purpose::Cut(_), Some(beneath)) => {
+            cx.disk.store.holds_some(&[beneath], range).then_some(layer)
+        }
+        // It may be about blocks under which nothing is, too.
+        (Purpose::Client(_) | Purpose::Cut(_), None) if kind == OperationKind::Hole => Some(layer),
+        (Purpose::Prune, _) => cx.volumes.of_layer(layer).map(|state| state.head),
+        _ => None,
+    };
+    let Some(head) = head else { return };
+    if cx.volumes.replaced.len() < REPLACED_MAX {
+        cx.volumes.replaced.insert(ObjectKey { layer: head, ..range.key });
+    } else if let Some(primary) = cx.groups[group].standing.primary_mut() {
+        primary.cutting.was_swept = false;
+    }
+}
+
 /// One more member has a write on stable media. With the last one it is acknowledged.
 pub(crate) fn member_has(cx: &mut Context<'_, impl Io>, id: OperationId) {
     let Some(operation) = cx.operations.get_mut(id) else { return };
@@ -237,14 +263,8 @@ pub(crate) fn member_has(cx: &mut Context<'_, impl Io>, id: OperationId) {
         return;
     }
     let (purpose, group, is_narrowed) = (operation.purpose, operation.group, operation.attempt.is_narrowed);
-    let range = operation.range;
-    if let Some(beneath) = cx.volumes.replaced_by(range.key.layer)
-        && cx.volumes.replaced.len() < REPLACED_MAX
-        && matches!(purpose, Purpose::Client(_) | Purpose::Cut(_))
-        && cx.disk.store.holds_some(&[beneath], &range)
-    {
-        cx.volumes.replaced.insert(range.key);
-    }
+    let (range, operation_kind) = (operation.range, operation.kind);
+    note_replaced(cx, purpose, operation_kind, group, &range);
     let Some(operation) = cx.operations.get_mut(id) else { return };
     if let Some(primary) = cx.groups[group].standing.primary_mut() {
         primary.under_way = primary.under_way.saturating_sub(1);

@@ -37,7 +37,7 @@ const ROUNDS_MAX: u32 = 20_000;
 const DOUBLINGS: u32 = 2;
 
 /// Every way of breaking a store on purpose; the checker must notice each.
-pub const SABOTAGES: [Sabotage; 11] = [
+pub const SABOTAGES: [Sabotage; 12] = [
     Sabotage::ReportBeforeFlush,
     Sabotage::TrustTornBatch,
     Sabotage::DropLastBatch,
@@ -45,6 +45,7 @@ pub const SABOTAGES: [Sabotage; 11] = [
     Sabotage::ReusePinnedSegment,
     Sabotage::IgnoreMount,
     Sabotage::ForgetZero,
+    Sabotage::ForgetHole,
     Sabotage::ForgetSplit,
     Sabotage::KeepOldNames,
     Sabotage::ReplayOverLogs,
@@ -213,6 +214,8 @@ struct Life {
     header_rot: Option<Random>,
     /// Whether some writes are pushes.
     has_pushes: bool,
+    /// Whether some zeroings leave holes.
+    has_holes: bool,
     trace: Trace,
     report: Report,
     turn: u64,
@@ -288,6 +291,7 @@ impl Life {
             // Of their own, so that lives take the course that they took with any content.
             contents: Contents::draw(&mut Random::new(mix(!seed)), 1),
             has_pushes: mix(seed).is_multiple_of(4),
+            has_holes: mix(seed) % 4 != 1,
             identity: Machine::identity(),
             next_sequence: vec![1; pgs.len()],
             epochs: vec![1; pgs.len()],

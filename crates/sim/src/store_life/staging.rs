@@ -22,6 +22,8 @@ const LAG_EVERY_WITH_MANY_OBJECTS: u64 = 4;
 const MISSED_MAX: u64 = 2000;
 /// Of so many writes of a life with pushes one is a push.
 const PUSH_EVERY: u64 = 6;
+/// Of so many zeroings of a life with holes one leaves some.
+const HOLE_EVERY: u64 = 2;
 /// What two checkpoints of a life may take: three full logs and six objects' pages, each twice. Pages of more objects are of a
 /// block each.
 const CHECKPOINT_BYTES_MAX: u64 = 512 << 10;
@@ -51,7 +53,7 @@ impl Life {
             } else {
                 self.draw_range(self.range_blocks)
             };
-            self.stage(store, object, first_block, Effect::Zero(count))
+            self.stage(store, object, first_block, self.draw_zeros(count))
         } else if kind < self.plan.zero_percent + self.plan.mark_percent {
             self.stage(store, object, 0, Effect::Mark)
         } else {
@@ -60,6 +62,18 @@ impl Life {
             let is_push = self.has_pushes && mix(self.next_token).is_multiple_of(PUSH_EVERY);
             let effect = if is_push { Effect::Push(checksums) } else { Effect::Write(checksums) };
             self.stage(store, object, first_block, effect)
+        }
+    }
+
+    /// Zeroes blocks, one way or another: as nothing, or as holes.
+    fn draw_zeros(&self, count: u16) -> Effect {
+        let drawn = mix(self.next_token) / PUSH_EVERY;
+        match self.relief == 0 && self.has_holes && drawn.is_multiple_of(HOLE_EVERY) {
+            false => Effect::Zero(count),
+            true if self.has_pushes && (drawn / HOLE_EVERY).is_multiple_of(PUSH_EVERY) => {
+                Effect::PushHole(count)
+            }
+            true => Effect::Hole(count),
         }
     }
 
@@ -138,11 +152,13 @@ impl Life {
         let sequence = match effect {
             Effect::Join(missed) => next + missed,
             // What is pushed changed before.
-            Effect::Push(_) => next - 1,
+            Effect::Push(_) | Effect::PushHole(_) => next - 1,
             _ => next,
         };
         let role = match &effect {
-            Effect::Zero(_) => self.random.choose(&[Role::Primary, Role::Replica, Role::Housekeeping]),
+            Effect::Zero(_) | Effect::Hole(_) | Effect::PushHole(_) => {
+                self.random.choose(&[Role::Primary, Role::Replica, Role::Housekeeping])
+            }
             _ => self.random.choose(&[Role::Primary, Role::Primary, Role::Replica]),
         };
         let mut operation = Change {
@@ -218,6 +234,11 @@ impl Life {
                 store.stage_push(&record, &words, &self.data)
             }
             Effect::Zero(_) => store.stage_zero(&record),
+            Effect::Hole(_) => store.stage_hole(&record),
+            Effect::PushHole(_) => {
+                let record = WriteRecord { sequence: Sequence(0), ..record };
+                store.stage_pushed_hole(&record, operation.sequence)
+            }
             Effect::Mark | Effect::Join(_) => {
                 let (pg, modulus) = (record.key.pg, self.moduli[self.pg_of[operation.object]]);
                 let Change { epoch, sequence, token, .. } = *operation;
@@ -247,7 +268,7 @@ impl Life {
         } else if matches!(operation.effect, Effect::Forget) {
             self.forgetting = None;
             self.report.forgets += 1;
-        } else if matches!(operation.effect, Effect::Push(_)) {
+        } else if let Effect::Push(_) | Effect::PushHole(_) = operation.effect {
             self.report.pushed_blocks += u64::from(operation.block_count());
         } else if !matches!(operation.effect, Effect::Reached | Effect::Whole) {
             self.next_sequence[pg] = operation.sequence.0 + 1;
@@ -314,6 +335,8 @@ fn name_of(effect: &Effect) -> &'static str {
         Effect::Write(_) => "stage write",
         Effect::Push(_) => "stage push",
         Effect::Zero(_) => "stage zero",
+        Effect::Hole(_) => "stage hole",
+        Effect::PushHole(_) => "stage push hole",
         Effect::Mark => "stage mark",
         Effect::Join(_) => "stage join",
         Effect::Reached => "stage reached",

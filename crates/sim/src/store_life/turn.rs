@@ -265,7 +265,8 @@ impl Life {
         let object = self.random.index(self.plan.objects);
         let block = self.random.below(self.range_blocks) as usize;
         let view = View::of(store, &self.model, self.media())?;
-        let Some(location) = view.locations[object][block] else { return Ok(()) };
+        let place = view.locations[object][block].filter(|location| *location != inspect::HOLE);
+        let Some(location) = place else { return Ok(()) };
         let pinned = self.readers.iter().any(|reader| {
             (reader.location.0..reader.location.0 + reader.contents.len() as u32).contains(&location)
         });

@@ -48,8 +48,17 @@ impl Tenant {
             let desk = self.owner.desk.open(&self.owner.identity).await?;
             let lease = desk.ask(Grant { ttl: ATTACHED_FOR }).await?;
             let (volume, description) = (volume.to_owned(), "a test".to_owned());
-            let attached =
-                desk.ask(Attach { volume, client, lease, shared: false, description, id: None }).await?;
+            let attached = desk
+                .ask(Attach {
+                    volume,
+                    client,
+                    lease,
+                    shared: false,
+                    description,
+                    id: None,
+                    knows_layers: true,
+                })
+                .await?;
             Ok::<Attachment, ClusterError>(attached)
         });
         attached.map(|attached| attached.generation).map_err(|error| error.to_string())

@@ -184,8 +184,15 @@ fn storm(place: &DeskPlace, identity: &Identity, first: u64, enough: &AtomicBool
             let Ok(lease) = desk.ask(Grant { ttl: Duration::from_secs(10) }).await else { continue };
             let volume = "theirs".to_owned();
             let description = "somebody in a hurry".to_owned();
-            let asked =
-                Attach { volume, client: ClientId(client), lease, shared: false, description, id: None };
+            let asked = Attach {
+                volume,
+                client: ClientId(client),
+                lease,
+                shared: false,
+                description,
+                id: None,
+                knows_layers: true,
+            };
             if let Ok(attachment) = desk.ask(asked).await {
                 attached += 1;
                 if client.is_multiple_of(2) {
