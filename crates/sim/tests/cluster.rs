@@ -253,6 +253,20 @@ fn what_a_volume_lost_is_zeros_when_it_has_grown_again() {
 }
 
 #[test]
+fn who_does_not_hear_of_a_snapshot_is_served_in_no_older_layer() {
+    let settings = Settings { scenario: Some(Scenario::SnapshotsOutOfTouch), ..Settings::default() };
+    let mut total = Report::default();
+    for seed in 0..SCRIPTED_SEEDS {
+        total.merge(&cluster::run_guarded(seed, settings).unwrap_or_else(|failure| panic!("{failure}")));
+    }
+    for what in
+        ["does not hear that snapshots were made", "client refused: frozen", "operations on snapshots"]
+    {
+        assert!(total.coverage.of(what) > 0, "{what}");
+    }
+}
+
+#[test]
 fn what_nobody_can_tell_of_any_more_is_not_done_again() {
     let settings = Settings { scenario: Some(Scenario::RepeatedPastTheLog), ..Settings::default() };
     for seed in 0..SCRIPTED_SEEDS {
@@ -360,7 +374,7 @@ const NOTICED_AT: [(Sabotage, u64); 38] = [
     (Sabotage::BeginAtOne, 0),
     (Sabotage::OrderUnbounded, 0),
     (Sabotage::AcknowledgeEarly, 0),
-    (Sabotage::SkipLease, 162),
+    (Sabotage::SkipLease, 3755),
     (Sabotage::ForgetFence, 47),
     (Sabotage::StalePush, 23),
     (Sabotage::CountLearner, 0),
@@ -394,7 +408,7 @@ const NOTICED_AT: [(Sabotage, u64); 38] = [
     (Sabotage::PruneNothing, 15),
     (Sabotage::PruneWritten, 954),
     (Sabotage::ReadNewest, 35),
-    (Sabotage::ReadOlder, 2320),
+    (Sabotage::ReadOlder, 3),
 ];
 const SABOTAGE_SEEDS_MAX: u64 = 2000;
 
@@ -458,6 +472,8 @@ fn scenario_for(sabotage: Sabotage) -> Option<Scenario> {
         Sabotage::TakeForeign => Some(Scenario::HostileLeader),
         Sabotage::ForgetTombstones => Some(Scenario::PoolRemovedWhileAway),
         Sabotage::ServeBeyondEnd | Sabotage::KeepBeyondEnd => Some(Scenario::ResizedUnderLoad),
+        // It takes a client whose map is behind, beside one whose is not.
+        Sabotage::ReadOlder => Some(Scenario::SnapshotsOutOfTouch),
         _ => None,
     }
 }

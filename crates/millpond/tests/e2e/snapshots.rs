@@ -85,6 +85,7 @@ fn snapshots_of_two_volumes_hold_no_effect_without_its_cause_whoever_is_killed_m
                 }
             }
         });
+        wait_until("each block was written", || written.load(Ordering::Relaxed) >= STAMPED);
         spans.push(take("s0"));
         for osd in 0..OSDS {
             every_epoch_ends(&pond, || {

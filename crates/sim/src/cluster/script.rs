@@ -6,6 +6,7 @@ mod malice;
 mod removal;
 mod replacement;
 mod sizes;
+mod snapshots;
 mod without_registry;
 
 use super::Report;
@@ -51,6 +52,8 @@ pub enum Scenario {
     VolumeRemovedWhileAway,
     /// A volume is made smaller and larger again while clients work on it and nodes die.
     ResizedUnderLoad,
+    /// Snapshots are made, and one of two clients that share volumes does not hear of it.
+    SnapshotsOutOfTouch,
     /// Writes are done, and their client is not told. It sends them again when others have written there, and the logs have
     /// gone past that.
     RepeatedPastTheLog,
@@ -101,7 +104,7 @@ const ROUNDS_MAX: usize = 200;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Scenario; 22] = [
+    pub const ALL: [Scenario; 23] = [
         Scenario::AwayPastTheLog,
         Scenario::PartedAndAway,
         Scenario::RottenWhileAway,
@@ -112,6 +115,7 @@ impl Scenario {
         Scenario::PoolRemovedWhileAway,
         Scenario::VolumeRemovedWhileAway,
         Scenario::ResizedUnderLoad,
+        Scenario::SnapshotsOutOfTouch,
         Scenario::RepeatedPastTheLog,
         Scenario::CaughtUpFromWhoCaughtUp,
         Scenario::GivenUpAndBack,
@@ -128,9 +132,10 @@ impl Scenario {
 
     pub(super) fn plan(self, random: &mut Random) -> Plan {
         let nodes = match self {
-            Scenario::AwayPastTheLog | Scenario::PartedAndAway | Scenario::ResizedUnderLoad => {
-                random.choose(&[2, 3])
-            }
+            Scenario::AwayPastTheLog
+            | Scenario::PartedAndAway
+            | Scenario::ResizedUnderLoad
+            | Scenario::SnapshotsOutOfTouch => random.choose(&[2, 3]),
             Scenario::RottenWhileAway | Scenario::MendedBeforeItRots | Scenario::GivenUpAndBack => 2,
             Scenario::MendedByReads
             | Scenario::BrokenOffCatchingUp
@@ -174,6 +179,7 @@ impl Scenario {
                 }
             }
             Scenario::RepeatedPastTheLog => plan.clients = 2,
+            Scenario::SnapshotsOutOfTouch => (plan.clients, plan.regions, plan.snapshots) = (2, 2, true),
             Scenario::DriveReplaced => {}
             Scenario::BrokenOffCatchingUp => {
                 // So many that a member is told how far it got, more than once, before it is done.
@@ -271,9 +277,11 @@ impl Life {
             Scenario::PoolRemovedWhileAway => self.removed_while_away(true)?,
             Scenario::VolumeRemovedWhileAway => self.removed_while_away(false)?,
             Scenario::ResizedUnderLoad => self.resized_under_load()?,
+            Scenario::SnapshotsOutOfTouch => self.snapshots_out_of_touch()?,
         }
         self.wait("that the cluster is whole", Life::has_healed)?;
         self.read_back()?;
+        self.remove_all_snapshots()?;
         self.check_agreement()?;
         self.scrub_everything(true)?;
         self.wait("that the cluster is whole in the end", Life::has_healed)?;

@@ -46,6 +46,18 @@ pub(super) struct Snapshots {
     begun: u64,
 }
 
+impl Snapshots {
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.there.len()
+    }
+
+    /// Whether clients are asked to stand still for some.
+    pub(super) fn are_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+}
+
 impl Life {
     /// An operator makes snapshots, or removes one.
     pub(super) fn snapshots_change(&mut self) {
@@ -59,17 +71,18 @@ impl Life {
             let at = self.world.random.index(self.snapshots.there.len());
             return self.remove_snapshot(at);
         }
-        if self.snapshots.under_way.is_some() {
+        if self.snapshots.are_under_way() {
             return;
         }
+        let volumes = (0..self.world.plan.volumes).filter(|_| self.world.random.one_in(2)).collect();
+        self.ask_for_snapshots(volumes);
+    }
+
+    /// An operator makes snapshots of these volumes at one moment: their clients are asked to stand still.
+    pub(super) fn ask_for_snapshots(&mut self, volumes: Vec<usize>) {
         self.snapshots.begun += 1;
         let name = format!("s{}", self.snapshots.begun);
-        let mut wanted: Vec<(usize, String)> = Vec::new();
-        for volume in 0..self.world.plan.volumes {
-            if self.world.random.one_in(2) {
-                wanted.push((volume, name.clone()));
-            }
-        }
+        let wanted: Vec<(usize, String)> = volumes.into_iter().map(|volume| (volume, name.clone())).collect();
         if wanted.is_empty() {
             return;
         }

@@ -16,7 +16,7 @@ const ROUNDS: usize = 3;
 /// The volume. The others keep their sizes.
 const RESIZED: usize = 0;
 /// The client that may hear of nothing.
-const OUT_OF_TOUCH: usize = 1;
+pub(super) const OUT_OF_TOUCH: usize = 1;
 /// How long that one goes on when nothing is left beyond the end.
 const GOES_ON: u64 = 300 * MILLISECOND;
 
@@ -105,7 +105,7 @@ impl Life {
     }
 
     /// A client writes most of everything anew, and reads the rest.
-    fn works_on_everything(&mut self, client: usize) {
+    pub(super) fn works_on_everything(&mut self, client: usize) {
         let mut steps = all_of(Kind::Write, &self.world.plan, self.world.plan.operation_blocks_max);
         for step in &mut steps {
             if self.world.random.percent(20) {
@@ -116,7 +116,7 @@ impl Life {
     }
 
     /// Some time passes, up to so much.
-    fn passes(&mut self, time_max: u64) -> Result<(), String> {
+    pub(super) fn passes(&mut self, time_max: u64) -> Result<(), String> {
         let time = self.world.random.below(time_max);
         self.run_until(self.world.now + time, |_| false).map(drop)
     }
