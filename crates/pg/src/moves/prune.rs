@@ -31,9 +31,9 @@ const AT_ONCE: usize = 64;
 /// Objects that are looked at at a time: some microseconds for each layer.
 const OBJECTS_AT_ONCE: usize = 128;
 
-/// What was found and is to be deleted is so much when nothing more is looked for: an object may have some hundred of them in each layer.
+/// Nothing more is looked for while so much is to be deleted. An object may have some hundred of them in each layer.
 const UNSEEN_MAX: usize = 4096;
-/// The pause between those.
+/// The pause between one look and the next.
 const PACE: Duration = Duration::from_millis(10);
 
 /// A look at all objects of a group.
