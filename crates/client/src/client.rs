@@ -4,6 +4,7 @@ mod lines;
 mod piece;
 mod renewal;
 mod stillness;
+mod volumes;
 mod waiting;
 
 pub use waiting::Notice;
@@ -14,8 +15,8 @@ use base::geometry::blocks_touched;
 use base::hash::{Map, mix};
 use base::map::ClusterMap;
 use base::{
-    BLOCK_BYTES, Buffer, ClientId, ClusterId, Epoch, Generation, Instant, LayerId, LinkId, Network,
-    OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey, OsdId, PgId, PoolId, Sequence, VolumeId, crc32c,
+    BLOCK_BYTES, Buffer, ClientId, ClusterId, Epoch, Generation, Instant, LinkId, Network, OBJECT_BLOCKS,
+    OBJECT_BYTES, ObjectKey, OsdId, PgId, Sequence, crc32c,
 };
 use lines::Lines;
 use piece::{Piece, PieceKind, PieceState};
@@ -24,8 +25,8 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use stillness::Still;
-use waiting::{Stalls, Trouble};
+use volumes::{Snapshot, Volume};
+use waiting::Trouble;
 use wire::{
     BLOCKS_PER_MESSAGE_MAX, Hello, Kind, Message, PAYLOAD_BYTES_MAX, Reply, Request, Role, Status, VERSIONS,
     Version, Welcome, WireError,
@@ -86,43 +87,6 @@ pub struct Completion {
     pub buffer: Option<Buffer>,
     /// How it ended.
     pub outcome: Outcome,
-}
-
-/// Whether a snapshot is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Snapshot {
-    There,
-    Removed,
-}
-
-/// A volume or a snapshot, as far as requests are concerned.
-#[derive(Debug)]
-struct Volume {
-    id: VolumeId,
-    /// The layer that is asked for: the newest one, or a snapshot's.
-    layer: LayerId,
-    /// It is a snapshot, which the newest map shows, or does not any more.
-    snapshot: Option<Snapshot>,
-    name: String,
-    pool: PoolId,
-    bytes: u64,
-    generation: Generation,
-    holding: Holding,
-    /// It is being attached anew, under a newer generation.
-    is_renewing: bool,
-    /// A change failed at its time limit, and may take effect later, if this generation is served.
-    loose_end: Option<Generation>,
-    still: Still,
-    stalls: Stalls,
-}
-
-impl Volume {
-    /// What that fails with that reaches beyond the end by the newest map.
-    fn out_of_range(&self, offset: u64, length: u64) -> Option<ClientError> {
-        let is_beyond = offset.checked_add(length).is_none_or(|end| end > self.bytes);
-        let (name, bytes) = (&self.name, self.bytes);
-        is_beyond.then(|| ClientError::OutOfRange { volume: name.clone(), offset, length, bytes })
-    }
 }
 
 #[derive(Debug)]
@@ -228,55 +192,6 @@ impl Client {
         };
         client.take_map(map);
         client
-    }
-
-    /// Adds a volume that was attached with `generation`.
-    ///
-    /// # Panics
-    /// If the map does not know the volume or its pool.
-    pub fn add_volume(&mut self, id: VolumeId, generation: Generation, holding: Holding) -> VolumeHandle {
-        let info = self.map.volumes.get(&id).expect("an attached volume is in the map");
-        assert!(self.map.pools.contains_key(&info.pool), "a volume's pool is in the map");
-        self.volumes.push(Volume {
-            id,
-            layer: info.head_layer(id),
-            snapshot: None,
-            name: info.name.clone(),
-            pool: info.pool,
-            bytes: info.bytes,
-            generation,
-            holding,
-            is_renewing: false,
-            loose_end: None,
-            still: Still::new(self.map.still.get(&id).copied()),
-            stalls: Stalls::default(),
-        });
-        VolumeHandle(self.volumes.len() as u32 - 1)
-    }
-
-    /// Adds a snapshot, which needs not be attached: it is read, and not written to.
-    ///
-    /// # Panics
-    /// If the map does not know the snapshot, its volume, or that one's pool.
-    pub fn add_snapshot(&mut self, layer: LayerId) -> VolumeHandle {
-        let snapshot = self.map.snapshot(layer).expect("a snapshot that is read is in the map");
-        let info = self.map.volumes.get(&layer.volume()).expect("and so is its volume");
-        assert!(self.map.pools.contains_key(&info.pool), "a volume's pool is in the map");
-        self.volumes.push(Volume {
-            id: layer.volume(),
-            layer,
-            snapshot: Some(Snapshot::There),
-            name: format!("{}@{}", info.name, snapshot.name),
-            pool: info.pool,
-            bytes: snapshot.bytes,
-            generation: Generation(0),
-            holding: Holding::Shared,
-            is_renewing: false,
-            loose_end: None,
-            still: Still::default(),
-            stalls: Stalls::default(),
-        });
-        VolumeHandle(self.volumes.len() as u32 - 1)
     }
 
     /// The volume's size in bytes, as of the newest map.
@@ -416,13 +331,7 @@ impl Client {
     fn take_map(&mut self, map: Arc<ClusterMap>) {
         self.routes.update(&map);
         for volume in &mut self.volumes {
-            if volume.snapshot.is_some() {
-                let is_there = map.snapshot(volume.layer).is_some();
-                volume.snapshot = Some(if is_there { Snapshot::There } else { Snapshot::Removed });
-            } else if let Some(info) = map.volumes.get(&volume.id) {
-                (volume.bytes, volume.layer) = (info.bytes, info.head_layer(volume.id));
-                volume.still.asked = map.still.get(&volume.id).copied();
-            }
+            volume.heed(&map);
         }
         self.map = map;
     }

@@ -86,6 +86,13 @@ pub struct SessionOptions {
     pub purpose: String,
 }
 
+impl SessionOptions {
+    /// The volumes among them: snapshots are not attached.
+    fn attached(&self) -> impl Iterator<Item = &String> {
+        self.volumes.iter().filter(|name| !name.contains('@'))
+    }
+}
+
 /// What the data side must know.
 #[derive(Clone, Debug)]
 pub enum SessionEvent {
@@ -351,7 +358,7 @@ impl Session {
                 // What was never used has nothing under way, and who tries again and again leaves nothing behind, nor does one
                 // attach more, whose answer was lost.
                 let count = hold.volumes.borrow().len();
-                hold.detach(options.volumes.iter().filter(|name| !name.contains('@')).nth(count)).await;
+                hold.detach(options.attached().nth(count)).await;
                 Err(error)
             }
         }
@@ -635,7 +642,7 @@ async fn attach_all(
 ) -> Result<(watch::Receiver<Arc<ClusterMap>>, Attached), AttachError> {
     let (desk, client) = (&hold.desk, hold.client);
     let mut volumes = Vec::with_capacity(options.volumes.len());
-    for name in options.volumes.iter().filter(|name| !name.contains('@')) {
+    for name in options.attached() {
         let (volume, description) = (name.clone(), hold.description.clone());
         let attach = Attach {
             volume,

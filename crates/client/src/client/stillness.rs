@@ -21,10 +21,6 @@ pub(super) struct Still {
 }
 
 impl Still {
-    pub(super) fn new(asked: Option<Stillness>) -> Still {
-        Still { asked, ..Still::default() }
-    }
-
     /// How many changes have not begun.
     pub(super) fn put_off_count(&self) -> usize {
         self.put_off.len()

@@ -1,8 +1,8 @@
 //! The client against an OSD that the tests play.
 
 use super::*;
-use base::Epoch;
 use base::map::{OsdInfo, PgConfig, PoolInfo, VolumeInfo};
+use base::{Epoch, PoolId, VolumeId};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use wire::{RefusalDetails, WithData};

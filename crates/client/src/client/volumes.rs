@@ -1,0 +1,109 @@
+//! The volumes and snapshots that a client works on.
+
+use super::stillness::Still;
+use super::waiting::Stalls;
+use super::{Client, Holding, VolumeHandle};
+use crate::error::ClientError;
+use base::map::{ClusterMap, VolumeInfo};
+use base::{Generation, LayerId, PoolId, VolumeId};
+
+/// Whether a snapshot is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Snapshot {
+    There,
+    Removed,
+}
+
+/// A volume or a snapshot, as far as requests are concerned.
+#[derive(Debug)]
+pub(super) struct Volume {
+    pub(super) id: VolumeId,
+    /// The layer that is asked for: the newest one, or a snapshot's.
+    pub(super) layer: LayerId,
+    /// It is a snapshot, which the newest map shows, or does not any more.
+    pub(super) snapshot: Option<Snapshot>,
+    pub(super) name: String,
+    pub(super) pool: PoolId,
+    pub(super) bytes: u64,
+    pub(super) generation: Generation,
+    pub(super) holding: Holding,
+    /// It is being attached anew, under a newer generation.
+    pub(super) is_renewing: bool,
+    /// A change failed at its time limit, and may take effect later, if this generation is served.
+    pub(super) loose_end: Option<Generation>,
+    pub(super) still: Still,
+    pub(super) stalls: Stalls,
+}
+
+impl Volume {
+    fn new(id: VolumeId, info: &VolumeInfo, generation: Generation, holding: Holding) -> Volume {
+        Volume {
+            id,
+            layer: info.head_layer(id),
+            snapshot: None,
+            name: info.name.clone(),
+            pool: info.pool,
+            bytes: info.bytes,
+            generation,
+            holding,
+            is_renewing: false,
+            loose_end: None,
+            still: Still::default(),
+            stalls: Stalls::default(),
+        }
+    }
+
+    /// Takes over what a newer map shows of it.
+    pub(super) fn heed(&mut self, map: &ClusterMap) {
+        if self.snapshot.is_some() {
+            let is_there = map.snapshot(self.layer).is_some();
+            self.snapshot = Some(if is_there { Snapshot::There } else { Snapshot::Removed });
+        } else if let Some(info) = map.volumes.get(&self.id) {
+            (self.bytes, self.layer) = (info.bytes, info.head_layer(self.id));
+            self.still.asked = map.still.get(&self.id).copied();
+        }
+    }
+
+    /// What that fails with that reaches beyond the end by the newest map.
+    pub(super) fn out_of_range(&self, offset: u64, length: u64) -> Option<ClientError> {
+        let is_beyond = offset.checked_add(length).is_none_or(|end| end > self.bytes);
+        let (name, bytes) = (&self.name, self.bytes);
+        is_beyond.then(|| ClientError::OutOfRange { volume: name.clone(), offset, length, bytes })
+    }
+}
+
+impl Client {
+    /// Adds a volume that was attached with `generation`.
+    ///
+    /// # Panics
+    /// If the map does not know the volume or its pool.
+    pub fn add_volume(&mut self, id: VolumeId, generation: Generation, holding: Holding) -> VolumeHandle {
+        let mut volume = Volume::new(id, self.info_of(id), generation, holding);
+        volume.heed(&self.map);
+        self.add(volume)
+    }
+
+    /// Adds a snapshot, which needs not be attached: it is read, and not written to.
+    ///
+    /// # Panics
+    /// If the map does not know the snapshot, its volume, or that one's pool.
+    pub fn add_snapshot(&mut self, layer: LayerId) -> VolumeHandle {
+        let snapshot = self.map.snapshot(layer).expect("a snapshot that is read is in the map");
+        let id = layer.volume();
+        let volume = Volume::new(id, self.info_of(id), Generation(0), Holding::Shared);
+        let name = format!("{}@{}", volume.name, snapshot.name);
+        let (bytes, snapshot) = (snapshot.bytes, Some(Snapshot::There));
+        self.add(Volume { layer, snapshot, name, bytes, ..volume })
+    }
+
+    fn info_of(&self, id: VolumeId) -> &VolumeInfo {
+        let info = self.map.volumes.get(&id).expect("a volume that is worked on is in the map");
+        assert!(self.map.pools.contains_key(&info.pool), "a volume's pool is in the map");
+        info
+    }
+
+    fn add(&mut self, volume: Volume) -> VolumeHandle {
+        self.volumes.push(volume);
+        VolumeHandle(self.volumes.len() as u32 - 1)
+    }
+}
