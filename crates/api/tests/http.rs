@@ -64,7 +64,18 @@ impl Setting {
                 let recovery = Some(RecoveryProgress { objects_left: 2, bytes_left: 8192 });
                 let (epoch, in_sync) = (config.epoch, config.in_sync.clone());
                 let (state, cut_through) = (PgState::Active, Default::default());
-                (*pg, PgStatus { epoch, state, in_sync, objects: 3, recovery, cut_through })
+                (
+                    *pg,
+                    PgStatus {
+                        epoch,
+                        state,
+                        in_sync,
+                        objects: 3,
+                        recovery,
+                        cut_through,
+                        flatten: Default::default(),
+                    },
+                )
             });
             let status = OsdStatus {
                 used_bytes: 5,

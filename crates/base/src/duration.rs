@@ -59,10 +59,10 @@ impl fmt::Display for Limit {
     }
 }
 
-/// A time that is left, in the largest unit of which there are two or more, rounded up.
+/// A time that is left or past, in the largest unit of which there are two or more, rounded to the nearest.
 pub fn about(seconds: u64) -> String {
     let (name, unit) = UNITS.into_iter().find(|(_, unit)| seconds >= unit * 2).unwrap_or(("s", 1));
-    format!("{} {name}", seconds.div_ceil(unit))
+    format!("{} {name}", seconds.saturating_add(unit / 2) / unit)
 }
 
 #[cfg(test)]
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn what_is_left_is_told_roughly() {
-        let told: Vec<String> = [0, 45, 119, 120, 481, 7300].map(about).to_vec();
-        assert_eq!(told, ["0 s", "45 s", "119 s", "2 min", "9 min", "3 h"]);
+        let told: Vec<String> = [0, 45, 119, 120, 510, 7300, 7 * 86_400 + 1].map(about).to_vec();
+        assert_eq!(told, ["0 s", "45 s", "119 s", "2 min", "9 min", "2 h", "7 d"]);
     }
 }

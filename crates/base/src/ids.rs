@@ -86,6 +86,18 @@ impl VolumeId {
 
     /// The last volume that is no clone: see [`Self::family`].
     pub const FAMILY_MAX: VolumeId = VolumeId((1 << VolumeId::FAMILY_BITS) - 1);
+    /// The highest number of a clone within its family.
+    pub const CLONE_MAX: u32 = (1 << (VolumeId::BITS - VolumeId::FAMILY_BITS)) - 1;
+
+    /// The clone of that number in its family.
+    ///
+    /// # Panics
+    /// If the number is beyond [`Self::CLONE_MAX`].
+    #[must_use]
+    pub const fn clone_of_family(self, number: u32) -> VolumeId {
+        assert!(number <= VolumeId::CLONE_MAX, "a family has no such clone");
+        VolumeId(self.family().0 | (number as u64) << VolumeId::FAMILY_BITS)
+    }
 
     /// The volume from whose snapshots it was cloned, or from clones of which; itself where it is no clone. The objects of a whole
     /// family lie in the same placement groups, place by place. The lower 28 bits are the family, the 18 above them number its
@@ -93,6 +105,12 @@ impl VolumeId {
     #[must_use]
     pub const fn family(self) -> VolumeId {
         VolumeId(self.0 & VolumeId::FAMILY_MAX.0)
+    }
+
+    /// Whether it was cloned from another.
+    #[must_use]
+    pub const fn is_clone(self) -> bool {
+        self.0 != self.family().0
     }
 
     /// Its layer of that number.

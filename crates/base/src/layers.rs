@@ -1,6 +1,14 @@
-//! Which layers somebody sees who reads a volume, or one of its snapshots.
+//! Which layers somebody sees who reads a volume, or one of its snapshots, and who sees a layer.
+//!
+//! A layer lies upon the one of the number below, and the first one upon nothing. Two things are otherwise:
+//! - A volume that was rolled back *bends*: what it writes to from then on lies upon the snapshot that it was rolled back to.
+//! - The first layer of a clone lies upon the snapshot, of another volume, that it was cloned from, until it is flattened.
+//!
+//! So the layers of a family are a tree, and what lies beneath another has the lower number where both are of one volume.
 
+use crate::map::{ClusterMap, VolumeInfo};
 use crate::{LayerId, VolumeId};
+use std::collections::BTreeMap;
 
 /// Layers of one volume, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,24 +28,202 @@ impl LayerSpan {
         LayerSpan { volume: layer.volume(), oldest: 0, newest: layer.number() }
     }
 
-    /// Whether a layer is one of them.
+    /// The newest layer of those in both.
+    fn newest_common(&self, other: &LayerSpan) -> Option<u32> {
+        let newest = self.newest.min(other.newest);
+        (self.volume == other.volume && newest >= self.oldest.max(other.oldest)).then_some(newest)
+    }
+}
+
+/// Who sees the layers of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Views {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The numbers of the layers from which somebody sees it, its snapshots' and the newest one, in order.
+    pub from: Vec<u32>,
+    /// Of which layers another one lies beneath than that of the number below, and which.
+    pub bends: BTreeMap<u32, u32>,
+    /// What lies beneath its first layer, the newest first.
+    pub beneath: Vec<LayerSpan>,
+}
+
+impl Views {
+    /// The oldest of the layers that lie one beneath the other by their numbers, down from this one; and the layer that lies beneath
+    /// that, of this volume.
     #[must_use]
-    pub fn has(&self, layer: LayerId) -> bool {
-        layer.volume() == self.volume && (self.oldest..=self.newest).contains(&layer.number())
+    pub fn span_of(&self, number: u32) -> (u32, Option<u32>) {
+        span_of(&self.bends, number)
+    }
+}
+
+fn span_of(bends: &BTreeMap<u32, u32>, number: u32) -> (u32, Option<u32>) {
+    let bend = bends.range(..=number).next_back();
+    bend.map_or((0, None), |(layer, beneath)| (*layer, Some(*beneath)))
+}
+
+impl VolumeInfo {
+    /// Whether what lies beneath its layers is what their numbers say.
+    #[must_use]
+    pub fn is_straight(&self) -> bool {
+        self.bends.is_empty() && self.parent.is_none()
+    }
+}
+
+impl ClusterMap {
+    /// Clones may be made of clones, to this depth.
+    pub const CLONE_DEPTH_MAX: usize = 16;
+
+    /// The layers that somebody sees who reads a layer, the newest first.
+    #[must_use]
+    pub fn sight_of(&self, layer: LayerId) -> Vec<LayerSpan> {
+        let (mut spans, mut depth, mut next) = (Vec::new(), 0, Some(layer));
+        while let Some(layer) = next.filter(|_| depth <= ClusterMap::CLONE_DEPTH_MAX) {
+            let (volume, newest) = (layer.volume(), layer.number());
+            let info = self.volumes.get(&volume);
+            let (oldest, beneath) = info.map_or((0, None), |info| span_of(&info.bends, newest));
+            spans.push(LayerSpan { volume, oldest, newest });
+            next = match beneath {
+                Some(beneath) => (beneath < oldest).then(|| volume.layer(beneath)),
+                None => {
+                    depth += 1;
+                    info.and_then(|info| info.parent)
+                }
+            };
+        }
+        spans
+    }
+
+    /// How many clonings lie between a volume and one that is no clone.
+    #[must_use]
+    pub fn clone_depth(&self, volume: VolumeId) -> usize {
+        let parent = |volume: &VolumeId| Some(self.volumes.get(volume)?.parent?.volume());
+        std::iter::successors(parent(&volume), parent).take(ClusterMap::CLONE_DEPTH_MAX + 1).count()
+    }
+
+    /// The clones of a volume's snapshots, in the trash or not, and of which.
+    pub fn clones_of(&self, volume: VolumeId) -> impl Iterator<Item = (VolumeId, &VolumeInfo, LayerId)> {
+        let there = self.volumes.iter().filter(|(_, info)| !info.removed);
+        let clones = there.filter_map(|(id, info)| Some((*id, info, info.parent?)));
+        clones.filter(move |(.., parent)| parent.volume() == volume)
+    }
+
+    /// Who sees the layers of a volume. None of a volume that is not there.
+    #[must_use]
+    pub fn views_of(&self, volume: VolumeId) -> Option<Views> {
+        let info = self.volumes.get(&volume)?;
+        let snapshots = self.snapshots_of(volume).map(|(layer, _)| layer.number());
+        Some(Views {
+            volume,
+            from: snapshots.chain([info.head]).collect(),
+            bends: info.bends.clone(),
+            beneath: info.parent.map_or_else(Vec::new, |parent| self.sight_of(parent)),
+        })
+    }
+
+    /// The first number from which on the layers of a volume that its newest one sees are seen by that alone.
+    #[must_use]
+    pub fn seen_by_head_alone(&self, volume: VolumeId) -> u32 {
+        let newest = self.snapshots_of(volume).next_back().map_or(0, |(layer, _)| layer.number() + 1);
+        let Some(info) = self.volumes.get(&volume).filter(|info| !info.bends.is_empty()) else {
+            return newest;
+        };
+        let of_head = self.sight_of(volume.layer(info.head));
+        // What lies beneath a layer that both see, both see.
+        let shared = self.snapshots_of(volume).filter_map(|(layer, _)| {
+            let theirs = self.sight_of(layer);
+            of_head.iter().find_map(|span| {
+                let common = theirs.iter().filter(|_| span.volume == volume);
+                common.filter_map(|their| span.newest_common(their)).max()
+            })
+        });
+        shared.max().map_or(0, |number| number + 1)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::map::SnapshotInfo;
+
+    const V: VolumeId = VolumeId(5);
+    const CLONE: VolumeId = VolumeId(5 | 1 << 28);
+    const CLONE_OF_CLONE: VolumeId = VolumeId(5 | 2 << 28);
+
+    /// A volume with snapshots of its layers 1, 3 and 7, that was rolled back to the second one before it wrote to its sixth layer;
+    /// a clone of its newest snapshot, which has a snapshot of its first layer; and a clone of that.
+    fn family() -> ClusterMap {
+        let mut map = ClusterMap::default();
+        let volume = |head, parent| VolumeInfo { head, parent, ..VolumeInfo::default() };
+        map.volumes.insert(V, VolumeInfo { bends: [(6, 3)].into(), ..volume(8, None) });
+        map.volumes.insert(CLONE, volume(1, Some(V.layer(7))));
+        map.volumes.insert(CLONE_OF_CLONE, volume(0, Some(CLONE.layer(0))));
+        let snapshots =
+            |numbers: &[u32]| numbers.iter().map(|number| (*number, SnapshotInfo::default())).collect();
+        map.snapshots.insert(V, snapshots(&[1, 3, 7]));
+        map.snapshots.insert(CLONE, snapshots(&[0]));
+        map
+    }
+
+    fn told(spans: &[LayerSpan]) -> Vec<(VolumeId, u32, u32)> {
+        spans.iter().map(|span| (span.volume, span.newest, span.oldest)).collect()
+    }
 
     #[test]
-    fn a_span_has_the_layers_of_its_volume_between_its_ends() {
-        let (volume, other) = (VolumeId(5), VolumeId(6));
-        let span = LayerSpan { volume, oldest: 3, newest: 7 };
-        assert!([3, 5, 7].iter().all(|number| span.has(volume.layer(*number))));
-        assert!(![2, 8].iter().any(|number| span.has(volume.layer(*number))) && !span.has(other.layer(5)));
-        let down = LayerSpan::down_from(volume.layer(2));
-        assert_eq!(down, LayerSpan { volume, oldest: 0, newest: 2 });
+    fn who_reads_a_layer_sees_what_it_was_rolled_back_to_and_cloned_from() {
+        let map = family();
+        let sight = |layer| told(&map.sight_of(layer));
+        assert_eq!(sight(V.layer(8)), [(V, 8, 6), (V, 3, 0)]);
+        assert_eq!(sight(V.layer(6)), [(V, 6, 6), (V, 3, 0)]);
+        assert_eq!(sight(V.layer(5)), [(V, 5, 0)]);
+        assert_eq!(sight(V.layer(0)), [(V, 0, 0)]);
+        assert_eq!(sight(CLONE.layer(1)), [(CLONE, 1, 0), (V, 7, 6), (V, 3, 0)]);
+        assert_eq!(
+            sight(CLONE_OF_CLONE.layer(0)),
+            [(CLONE_OF_CLONE, 0, 0), (CLONE, 0, 0), (V, 7, 6), (V, 3, 0)]
+        );
+        assert_eq!(sight(VolumeId(9).layer(2)), [(VolumeId(9), 2, 0)], "one that is not known");
+        assert_eq!([V, CLONE, CLONE_OF_CLONE].map(|volume| map.clone_depth(volume)), [0, 1, 2]);
+        let clones: Vec<_> = map.clones_of(V).map(|(id, _, of)| (id, of)).collect();
+        assert_eq!(clones, [(CLONE, V.layer(7))]);
+        let views = map.views_of(CLONE_OF_CLONE).expect("it is there");
+        assert_eq!((views.from, told(&views.beneath).len()), (vec![0], 3));
+        let views = map.views_of(V).expect("it is there");
+        assert_eq!((&views.from[..], views.beneath.len()), (&[1, 3, 7, 8][..], 0));
+        assert_eq!(
+            [8, 6, 5, 0].map(|number| views.span_of(number)),
+            [(6, Some(3)), (6, Some(3)), (0, None), (0, None)]
+        );
+    }
+
+    #[test]
+    fn what_the_newest_layer_sees_alone_lies_above_what_a_snapshot_sees_too() {
+        let mut map = family();
+        let alone = |map: &ClusterMap| map.seen_by_head_alone(V);
+        assert_eq!((alone(&map), map.seen_by_head_alone(CLONE)), (8, 1));
+        let remove = |map: &mut ClusterMap, number| {
+            map.snapshots.get_mut(&V).expect("it has some").remove(&number);
+        };
+        remove(&mut map, 7);
+        assert_eq!(alone(&map), 4, "its layers 6 and up, and none of those that lie between");
+        remove(&mut map, 3);
+        assert_eq!(alone(&map), 2);
+        // One that was made of the branch that is not gone on with sees what lies beneath its branching.
+        map.snapshots.get_mut(&V).expect("it has some").insert(5, SnapshotInfo::default());
+        assert_eq!(alone(&map), 4);
+        remove(&mut map, 5);
+        remove(&mut map, 1);
+        assert_eq!(alone(&map), 0);
+    }
+
+    #[test]
+    fn a_map_that_cannot_be_leads_nobody_in_circles() {
+        let mut map = family();
+        map.volumes.get_mut(&V).expect("it is there").parent = Some(CLONE_OF_CLONE.layer(0));
+        assert!(map.sight_of(V.layer(8)).len() < 100);
+        assert_eq!(map.clone_depth(V), ClusterMap::CLONE_DEPTH_MAX + 1);
+        let bent = VolumeInfo { head: 9, bends: [(6, 6)].into(), ..VolumeInfo::default() };
+        map.volumes.insert(V, bent);
+        assert_eq!(told(&map.sight_of(V.layer(8))), [(V, 8, 6)]);
     }
 }

@@ -115,6 +115,14 @@ pub struct VolumeInfo {
     /// The number of the layer that it writes to: one more with each snapshot.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub head: u32,
+    /// Of which of its layers another one lies beneath than that of the number below, and which: one for each time that it was
+    /// rolled back, as far as somebody sees it still.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub bends: BTreeMap<u32, u32>,
+    /// What lies beneath its first layer: the snapshot that it was cloned from. A volume that is no clone, or was flattened, has
+    /// none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<LayerId>,
     /// The generation of its newest exclusive attach, or of its being put into the trash since; older ones are fenced.
     #[serde(default)]
     pub generation: Generation,
@@ -129,6 +137,9 @@ pub struct VolumeInfo {
     /// newer number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prune: Option<CutId>,
+    /// It is being flattened: what it sees of its parent is copied to it, and when all of it is, it has none any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flatten: Option<CutId>,
     /// It lies in the trash: its name is free, nobody attaches it, and all that it holds is kept until it is purged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trashed: Option<Trashed>,
@@ -182,6 +193,10 @@ pub struct SnapshotInfo {
     /// It is not removed before it is unprotected.
     #[serde(default, skip_serializing_if = "is_false")]
     pub protected: bool,
+    /// The volume had been made smaller when it was made, and what lay beyond its end might not have been deleted yet. Nobody
+    /// reads that; who begins with what the snapshot holds has to delete it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_ragged: bool,
 }
 
 /// One time that clients of volumes are to stand still: they begin no change and end those under way, so that snapshots can be

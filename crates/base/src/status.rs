@@ -108,6 +108,18 @@ pub struct PgStatus {
     /// any member in sync. 0 while that can be said of none, and where no volume of the pool waits for it.
     #[serde(default)]
     pub cut_through: CutId,
+    /// How far the clones of its pool are with being flattened.
+    #[serde(default)]
+    pub flatten: FlattenStatus,
+}
+
+/// How far the clones that a group holds are with being flattened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlattenStatus {
+    /// Those of this number and of those before hold all that they saw of their parents. 0 while that can be said of none.
+    pub through: CutId,
+    /// Objects that are to be looked at.
+    pub objects_left: u64,
 }
 
 /// Whether a placement group serves.

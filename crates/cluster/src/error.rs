@@ -168,6 +168,51 @@ pub enum ClusterError {
         /// The name.
         name: String,
     },
+    /// Something was cloned from it.
+    #[error(
+        "{what} is what {clone} was cloned from, which needs what it holds; `millpond volume flatten {clone}` has that copied, or          remove the clone first"
+    )]
+    HasClones {
+        /// What was to be removed.
+        what: String,
+        /// The name of a clone.
+        clone: String,
+    },
+    /// It is no clone, or was flattened.
+    #[error("the volume {name} depends on no other: it is no clone, or was flattened")]
+    NoClone {
+        /// The volume.
+        name: String,
+    },
+    /// It is a clone of a clone of …
+    #[error(
+        "the volume {volume} is a clone of a clone, {max} deep, and no deeper ones are made; `millpond volume flatten {volume}` first"
+    )]
+    ClonedTooDeep {
+        /// The volume.
+        volume: String,
+        /// How deep clones may be.
+        max: usize,
+    },
+    /// As many clones were made as a family can have.
+    #[error(
+        "{} clones were made of {volume} and what it was cloned from, and there are no numbers for more; copy it to a new volume,          which begins anew",
+        VolumeId::CLONE_MAX
+    )]
+    NoMoreClones {
+        /// The volume.
+        volume: String,
+    },
+    /// It was rolled back too often.
+    #[error(
+        "the volume {volume} was rolled back {max} times to what its snapshots go back to; remove snapshots that are not needed first"
+    )]
+    BentTooOften {
+        /// The volume.
+        volume: String,
+        /// How often it may be.
+        max: usize,
+    },
     /// It had as many layers as a volume can have.
     #[error(
         "the volume {volume} has had {} snapshots, and there are no numbers for more; copy it to a new volume, which begins anew",

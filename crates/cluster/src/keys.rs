@@ -80,6 +80,11 @@ impl MapKey<'_> {
     }
 }
 
+/// The number of the layer that the entry of a snapshot is of.
+pub(super) fn snapshot_number(key: &str) -> Option<u32> {
+    parse_layer(key.strip_prefix(SNAPSHOTS)?).map(LayerId::number)
+}
+
 /// The layer of VOLUME/NUMBER.
 fn parse_layer(text: &str) -> Option<LayerId> {
     let (volume, number) = text.split_once('/')?;
@@ -106,6 +111,7 @@ keys! {
     target(id: PgId) = "{TARGETS}{id}";
     targets_of(pool: PoolId) = "{TARGETS}{}.", pool.0;
     volume(id: VolumeId) = "{VOLUMES}{}", id.0;
+    next_clone(family: VolumeId) = "millpond/next/clone/{}", family.0;
     snapshots_of(volume: VolumeId) = "{SNAPSHOTS}{}/", volume.0;
     snapshot(layer: LayerId) = "{SNAPSHOTS}{}/{}", layer.volume().0, layer.number();
     snapshot_names_of(volume: VolumeId) = "millpond/snapshot-name/{}/", volume.0;

@@ -63,6 +63,7 @@ mod error;
 mod history;
 mod http;
 mod keys;
+mod lineage;
 mod manager;
 mod metadata;
 mod migration;

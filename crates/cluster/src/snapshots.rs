@@ -207,8 +207,13 @@ impl Cluster {
         let (mut txn, mut layers) = (Txn::new(), Vec::new());
         for Stopped { id, read, info, guard, name, named, still, .. } in &standstill.volumes {
             let layer = info.head_layer(*id);
-            let snapshot =
-                SnapshotInfo { name: name.clone(), bytes: info.bytes, at_unix_seconds, protected: false };
+            let snapshot = SnapshotInfo {
+                name: name.clone(),
+                bytes: info.bytes,
+                at_unix_seconds,
+                protected: false,
+                is_ragged: info.cut.is_some(),
+            };
             let info = VolumeInfo { head: info.head + 1, ..info.clone() };
             txn = txn
                 .when(read.unchanged())
@@ -272,7 +277,8 @@ impl Cluster {
     /// Removes a snapshot. What only it holds is deleted as OSDs come to it.
     ///
     /// # Errors
-    /// [`ClusterError::SnapshotProtected`], [`ClusterError::NoSuchSnapshot`], [`ClusterError::NoSuchVolume`]; those of the registry.
+    /// [`ClusterError::SnapshotProtected`], [`ClusterError::HasClones`], [`ClusterError::NoSuchSnapshot`],
+    /// [`ClusterError::NoSuchVolume`]; those of the registry.
     pub async fn remove_snapshot(&self, volume: &str, name: &str) -> Result<LayerId> {
         for _ in 0..ATTEMPTS_MAX {
             let (id, named, found) = self.find_snapshot(volume, name).await?;
@@ -281,6 +287,11 @@ impl Cluster {
             if found.value.as_ref().is_some_and(|snapshot| snapshot.protected) {
                 let (volume, name) = (volume.to_owned(), name.to_owned());
                 return Err(ClusterError::SnapshotProtected { volume, name });
+            }
+            let layer = id.layer(named.value.unwrap_or_default());
+            if let Some(clone) = self.clones_of(id, Some(layer)).await?.into_iter().next() {
+                let what = format!("the snapshot {volume}@{name}");
+                return Err(ClusterError::HasClones { what, clone });
             }
             let next: Read<u64> = self.read(keys::NEXT_CUT).await?;
             let (number, used) = next.take(1);
@@ -293,7 +304,7 @@ impl Cluster {
                 .then(Operation::delete(&found.key))
                 .then(Operation::delete(&named.key));
             if self.commit(txn).await? {
-                return Ok(id.layer(named.value.unwrap_or_default()));
+                return Ok(layer);
             }
         }
         Err(ClusterError::Contended { what: format!("the snapshot {volume}@{name}") })
@@ -342,15 +353,8 @@ impl Cluster {
         Err(ClusterError::Contended { what: format!("the snapshot {volume}@{name}") })
     }
 
-    /// Has whoever removes the volume meanwhile look again what snapshots it has.
-    async fn touch(&self, volume: VolumeId, txn: Txn) -> Result<Txn> {
-        let read: Read<VolumeInfo> = self.read(&keys::volume(volume)).await?;
-        let Some(info) = &read.value else { return Ok(txn.when(read.unchanged())) };
-        Ok(txn.when(read.unchanged()).then(Operation::put(&read.key, encode(info))))
-    }
-
     /// The volume of a snapshot, the entry of its name, and its own.
-    async fn find_snapshot(
+    pub(super) async fn find_snapshot(
         &self,
         volume: &str,
         name: &str,
@@ -414,7 +418,7 @@ mod tests {
         let all: Vec<_> = map.snapshots_of(volume).map(|(layer, info)| (layer, info.clone())).collect();
         let info = |name: &str, bytes, at_unix_seconds| {
             let name = name.to_owned();
-            SnapshotInfo { name, bytes, at_unix_seconds, protected: false }
+            SnapshotInfo { name, bytes, at_unix_seconds, ..SnapshotInfo::default() }
         };
         assert_eq!(all, [(volume.layer(0), info("a", MIB, 77)), (volume.layer(1), info("b", 2 * MIB, 78))]);
         assert_eq!(map.snapshot(volume.layer(1)), Some(&all[1].1));

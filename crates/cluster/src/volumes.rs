@@ -189,10 +189,11 @@ impl Cluster {
     /// still lay there: it may have been restored since, and put there once more.
     ///
     /// # Errors
-    /// Those of the registry.
+    /// [`ClusterError::HasClones`]; those of the registry.
     pub async fn purge_volume(&self, id: VolumeId, generation: Generation) -> Result<bool> {
         for _ in 0..ATTEMPTS_MAX {
             let Some((read, info)) = self.find_as_trashed(id, generation).await? else { return Ok(false) };
+            self.check_uncloned(id, &info.name).await?;
             let txn = read.replaced_by(&gone(info)).then(Operation::delete(keys::attach_guard(id)));
             if self.commit_with_all_beside(txn, id).await? {
                 return Ok(true);
@@ -217,12 +218,13 @@ impl Cluster {
     /// to it.
     ///
     /// # Errors
-    /// [`ClusterError::Attached`], [`ClusterError::NoSuchVolume`]; those of the registry.
+    /// [`ClusterError::Attached`], [`ClusterError::HasClones`], [`ClusterError::NoSuchVolume`]; those of the registry.
     pub async fn remove_volume(&self, name: &str) -> Result<VolumeId> {
         for _ in 0..ATTEMPTS_MAX {
             let (id, read, info) = self.find_volume(name).await?;
             let guard = self.unattached(id, name).await?;
             self.check_unprotected(id, name).await?;
+            self.check_uncloned(id, name).await?;
             let txn = read
                 .replaced_by(&gone(info))
                 .when(guard.unchanged())
@@ -236,7 +238,7 @@ impl Cluster {
     }
 
     /// The entry of a name that no volume has.
-    async fn free_name(&self, name: &str) -> Result<Read<VolumeId>> {
+    pub(super) async fn free_name(&self, name: &str) -> Result<Read<VolumeId>> {
         let named: Read<VolumeId> = self.read(&keys::volume_name(name)).await?;
         match named.value {
             None => Ok(named),
@@ -252,7 +254,7 @@ impl Cluster {
     }
 
     /// What is changed by whoever attaches a volume that nobody has attached.
-    async fn unattached(&self, id: VolumeId, name: &str) -> Result<Read<ClientId>> {
+    pub(super) async fn unattached(&self, id: VolumeId, name: &str) -> Result<Read<ClientId>> {
         // Read before the attachments are: one that is made afterwards changes it.
         let guard: Read<ClientId> = self.read(&keys::attach_guard(id)).await?;
         match self.attachments(id).await?.into_iter().next() {
@@ -284,7 +286,7 @@ impl Cluster {
 
 /// One that is removed for good. What lay beyond its end goes with the rest.
 fn gone(info: VolumeInfo) -> VolumeInfo {
-    VolumeInfo { removed: true, cut: None, prune: None, trashed: None, ..info }
+    VolumeInfo { removed: true, cut: None, prune: None, flatten: None, trashed: None, ..info }
 }
 
 fn check_bytes(name: &str, bytes: u64) -> Result<()> {

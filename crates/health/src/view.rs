@@ -242,6 +242,18 @@ pub struct PgView {
     pub objects: Option<u64>,
     /// How far members are that catch up.
     pub recovery: Option<RecoveryView>,
+    /// How far clones are with being flattened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flatten: Option<FlattenView>,
+}
+
+/// How far the clones that a placement group holds are with being flattened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FlattenView {
+    /// The number of the newest flattening that is done there, and all before it. Each that is asked for has a higher one.
+    pub through: u64,
+    /// Objects that are to be looked at, if one is under way.
+    pub objects_left: u64,
 }
 
 /// A pool: `pool ls --json` is a list of these.
@@ -295,6 +307,12 @@ pub struct VolumeView {
     /// It was made smaller, and what it held beyond its end is being deleted: it does not grow before that.
     #[serde(default)]
     pub cutting: bool,
+    /// The snapshot that it is a clone of and depends on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+    /// It is given all that it sees of that, so that it depends on it no more.
+    #[serde(default)]
+    pub flattening: bool,
 }
 
 /// A volume in the trash: `volume trash --json` is a list of these.
@@ -333,6 +351,9 @@ pub struct SnapshotView {
     pub at_unix_seconds: u64,
     /// It is not removed, nor is its volume, before that is taken back.
     pub protected: bool,
+    /// The names of the volumes that are clones of it, those in the trash too. It is not removed as long as there are some.
+    #[serde(default)]
+    pub clones: Vec<String>,
 }
 
 /// A client that has a volume attached, in `volume info --json`.
@@ -534,6 +555,10 @@ pub fn pgs(map: &ClusterMap, reports: &Reports) -> Vec<PgView> {
                 target: target.to_vec(),
                 objects: reported.map(|status| status.objects),
                 recovery: reported.and_then(|status| status.recovery).map(RecoveryView::from),
+                flatten: reported.map(|status| FlattenView {
+                    through: status.flatten.through.0,
+                    objects_left: status.flatten.objects_left,
+                }),
             }
         })
         .collect()
@@ -626,10 +651,20 @@ pub fn volumes(map: &ClusterMap) -> Vec<VolumeView> {
             bytes: info.bytes,
             generation: info.generation,
             cutting: info.cut.is_some(),
+            parent: info.parent.map(|parent| snapshot_name(map, parent)),
+            flattening: info.flatten.is_some(),
         })
         .collect();
     volumes.sort_by(|one, other| one.name.cmp(&other.name));
     volumes
+}
+
+/// What people call a snapshot.
+fn snapshot_name(map: &ClusterMap, layer: LayerId) -> String {
+    let volume =
+        map.volumes.get(&layer.volume()).map_or_else(|| layer.volume().to_string(), |info| info.name.clone());
+    let snapshot = map.snapshot(layer).map_or_else(|| layer.number().to_string(), |info| info.name.clone());
+    format!("{volume}@{snapshot}")
 }
 
 /// The snapshots of a volume, the oldest first.
@@ -642,6 +677,11 @@ pub fn snapshots(map: &ClusterMap, volume: VolumeId) -> Vec<SnapshotView> {
         bytes: info.bytes,
         at_unix_seconds: info.at_unix_seconds,
         protected: info.protected,
+        clones: map
+            .clones_of(volume)
+            .filter(|(.., of)| *of == layer)
+            .map(|(_, clone, _)| clone.name.clone())
+            .collect(),
     };
     map.snapshots_of(volume).map(view).collect()
 }

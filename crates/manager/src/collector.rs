@@ -336,8 +336,8 @@ mod tests {
 
     fn group(reason: &str) -> PgStatus {
         let state = PgState::Waiting { reason: reason.to_owned() };
-        let (epoch, cut_through) = (Epoch(1), Default::default());
-        PgStatus { epoch, state, in_sync: vec![OsdId(2)], objects: 0, recovery: None, cut_through }
+        let (epoch, cut_through, flatten) = (Epoch(1), Default::default(), Default::default());
+        PgStatus { epoch, state, in_sync: vec![OsdId(2)], objects: 0, recovery: None, cut_through, flatten }
     }
 
     fn anew(osd: u32, used_bytes: u64) -> OsdReport {

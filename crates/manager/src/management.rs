@@ -2,7 +2,7 @@
 //! is written under the condition that what it was decided by still holds.
 
 use crate::decide::Moment;
-use crate::decide::cuts::cuts_done;
+use crate::decide::cuts::{cuts_done, flattened};
 use crate::decide::membership::Membership;
 use crate::decide::removed_pools::{TombstoneChange, tombstone_changes};
 use crate::decide::splits::{PoolChange, pool_changes};
@@ -119,11 +119,18 @@ impl Management {
         Ok(())
     }
 
-    /// Lets volumes grow again that were made smaller and hold nothing beyond their ends any more.
+    /// Lets volumes grow again that were made smaller and hold nothing beyond their ends any more, and parents of clones go that
+    /// were flattened.
     ///
     /// # Errors
     /// Those of the registry; decide again.
     pub async fn settle_cuts(&self, map: &ClusterMap, statuses: &Statuses) -> Result<(), ClusterError> {
+        for (volume, flatten) in flattened(map, statuses) {
+            if self.cluster.is_flattened(volume, flatten).await? {
+                let name = map.volumes.get(&volume).map_or("", |info| info.name.as_str());
+                tracing::info!(volume = %name, "the volume was flattened: it depends on no other any more");
+            }
+        }
         for (volume, cut) in cuts_done(map, statuses) {
             if self.cluster.cut_is_done(volume, cut).await? {
                 let name = map.volumes.get(&volume).map_or("", |info| info.name.as_str());

@@ -139,9 +139,9 @@ mod tests {
     fn told(groups: u32) -> Arc<OsdStatus> {
         let of = |index| {
             let state = PgState::Active;
-            let (epoch, cut_through) = (Epoch(1), Default::default());
+            let (epoch, cut_through, flatten) = (Epoch(1), Default::default(), Default::default());
             let in_sync = vec![];
-            (pg(index), PgStatus { epoch, state, in_sync, objects: 0, recovery: None, cut_through })
+            (pg(index), PgStatus { epoch, state, in_sync, objects: 0, recovery: None, cut_through, flatten })
         };
         Arc::new(OsdStatus { used_bytes: 1, pgs: (0..groups).map(of).collect(), ..OsdStatus::default() })
     }

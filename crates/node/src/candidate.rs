@@ -262,9 +262,9 @@ impl Manager {
     }
 }
 
-/// Whether a volume was made smaller, and what lay beyond its end may be there still.
+/// Whether something of a volume is to be deleted everywhere, or copied, before it is as it shall be.
 fn has_cuts(map: &ClusterMap) -> bool {
-    map.volumes.values().any(|info| info.cut.is_some() || info.prune.is_some())
+    map.volumes.values().any(|info| [info.cut, info.prune, info.flatten].iter().any(Option::is_some))
 }
 
 enum Decided {

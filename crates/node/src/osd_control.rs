@@ -761,6 +761,7 @@ mod tests {
             objects: 0,
             recovery: None,
             cut_through: CutId::default(),
+            flatten: Default::default(),
         };
         scene.says(&OsdStatus { pgs: [(pg, state)].into(), ..OsdStatus::default() }).await;
         // What serves now is looked at with the next wish that is seen.

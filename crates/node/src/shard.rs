@@ -801,8 +801,8 @@ fn status_of(summary: &GroupSummary, objects: u64) -> PgStatus {
     };
     let recovery =
         summary.recovery.map(|(objects_left, bytes_left)| RecoveryProgress { objects_left, bytes_left });
-    let GroupSummary { epoch, cut_through, .. } = *summary;
-    PgStatus { epoch, state, in_sync: summary.in_sync.clone(), objects, recovery, cut_through }
+    let GroupSummary { epoch, cut_through, flatten, .. } = *summary;
+    PgStatus { epoch, state, in_sync: summary.in_sync.clone(), objects, recovery, cut_through, flatten }
 }
 
 /// Lost blocks as ranges of their volumes, the first of them.

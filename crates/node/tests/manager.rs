@@ -106,7 +106,18 @@ impl Scene {
             let in_sync = config.in_sync.clone();
             let state = PgState::Active;
             let (epoch, cut_through) = (config.epoch, Default::default());
-            (*pg, PgStatus { epoch, state, in_sync, objects: 0, recovery: None, cut_through })
+            (
+                *pg,
+                PgStatus {
+                    epoch,
+                    state,
+                    in_sync,
+                    objects: 0,
+                    recovery: None,
+                    cut_through,
+                    flatten: Default::default(),
+                },
+            )
         });
         OsdStatus { usable_bytes: 1 << 30, pgs: pgs.collect(), ..OsdStatus::default() }
     }

@@ -106,6 +106,12 @@ pub enum Sabotage {
     PruneWritten,
     /// When a snapshot is removed, nothing is deleted.
     PruneNothing,
+    /// A clone is said to hold all that it saw of its parent, and was given nothing of it.
+    FlattenNothing,
+    /// What a clone sees of its parent is copied to it while somebody writes there.
+    FlattenWritten,
+    /// Who reads sees all older layers of the volume and no others, whatever it was rolled back to or cloned from.
+    ReadStraight,
     /// Who reads a snapshot sees what was written since.
     ReadNewest,
     /// Who does not know of the newest snapshot yet reads what was there before it.
@@ -115,12 +121,15 @@ pub enum Sabotage {
 #[cfg(feature = "broken")]
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Sabotage; 38] = [
+    pub const ALL: [Sabotage; 41] = [
         Sabotage::PruneWritten,
         Sabotage::ReadOlder,
         Sabotage::HideNothing,
         Sabotage::PruneSeen,
         Sabotage::PruneNothing,
+        Sabotage::FlattenNothing,
+        Sabotage::FlattenWritten,
+        Sabotage::ReadStraight,
         Sabotage::ReadNewest,
         Sabotage::BeginAtOne,
         Sabotage::OrderUnbounded,

@@ -137,8 +137,8 @@ impl Disk {
     fn look_through(&mut self, range: &BlockRange, sight: &[LayerSpan]) {
         let BlockRange { key, first_block, block_count } = *range;
         match sight {
-            // Nothing lies beneath it, and so it has no holes.
-            [LayerSpan { oldest, newest, .. }] if oldest == newest => {
+            // Nothing ever lay beneath it, and so it has no holes.
+            [LayerSpan { volume, newest: 0, .. }] if !volume.is_clone() => {
                 self.store.lookup(&key, first_block, block_count, &mut self.extents, &mut self.checksums);
             }
             sight => self.store.lookup_through(sight, range, &mut self.extents, &mut self.checksums),
@@ -166,12 +166,13 @@ impl Disk {
         (found, held)
     }
 
-    /// Fills the parts of an unaligned write with the blocks that it leaves something of: its first and last.
+    /// Fills the parts of an unaligned write with the blocks that it leaves something of: its first and last. One of no bytes leaves
+    /// all of its block.
     pub(crate) fn look_up_edges(&mut self, operation: &mut Operation, sight: &[LayerSpan]) {
         let (offset, length) = (operation.bytes.offset as usize, operation.bytes.length as usize);
         let (first, last) = (operation.range.first_block, operation.range.blocks().end - 1);
         let key = operation.range.key;
-        let head_is_partial = !offset.is_multiple_of(BLOCK_BYTES);
+        let head_is_partial = length == 0 || !offset.is_multiple_of(BLOCK_BYTES);
         let tail_is_partial = !(offset + length).is_multiple_of(BLOCK_BYTES);
         self.forget_scratch();
         if head_is_partial {

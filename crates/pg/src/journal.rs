@@ -88,6 +88,8 @@ milestones! {
     RefusedBeyondEnd = "client refused: beyond the end",
     PruneSearched = "objects are looked through for what nobody sees",
     Pruned = "what nobody sees any more is deleted",
+    FlattenSearched = "objects are looked through for what clones see of their parents",
+    Flattened = "what a clone sees of its parent is copied to it",
     RefusedFrozen = "client refused: frozen",
     RefusedDamaged = "client refused: damaged",
     RefusedOther = "client refused: other",

@@ -105,6 +105,8 @@ pub(crate) enum Purpose {
     Cut(CutId),
     /// What nobody sees of a volume that has had snapshots being deleted.
     Prune,
+    /// A block that a clone sees of its parent being copied to it.
+    Flatten,
     /// A damaged block being replaced.
     Mend(MendReason),
     /// Blocks being compared.
@@ -214,8 +216,9 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
+    /// Whether it is about whole blocks. One that brings no bytes takes all of its block from what is there.
     pub(crate) fn is_aligned(&self) -> bool {
-        (self.bytes.offset | self.bytes.length).is_multiple_of(BLOCK_BYTES as u32)
+        self.bytes.length > 0 && (self.bytes.offset | self.bytes.length).is_multiple_of(BLOCK_BYTES as u32)
     }
 
     /// Whether nothing of what was looked up for it is on the drive.

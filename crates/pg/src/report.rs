@@ -1,5 +1,6 @@
 //! What an OSD tells of itself: values without ties to it.
 
+use base::status::FlattenStatus;
 use base::{CutId, Epoch, LayerId, OsdId, PgId};
 
 /// What a primary reports of a group.
@@ -22,6 +23,8 @@ pub struct GroupSummary {
     pub recovery: Option<(u64, u64)>,
     /// See [`base::status::PgStatus::cut_through`].
     pub cut_through: CutId,
+    /// See [`base::status::PgStatus::flatten`].
+    pub flatten: FlattenStatus,
 }
 
 /// What a scrub found.

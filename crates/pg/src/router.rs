@@ -21,6 +21,7 @@ use crate::links::inquiries::{self, Asks};
 use crate::links::{Awaited, LinkError, Peer, ToLearner};
 use crate::moves::cut::{self, Cuts};
 use crate::moves::delete::Deletions;
+use crate::moves::flatten::Flattens;
 use crate::moves::placement;
 use crate::moves::prune::Prunes;
 use crate::moves::split::{self, Splits};
@@ -52,6 +53,7 @@ pub(crate) struct Router {
     pub(crate) deletions: Deletions,
     pub(crate) cuts: Cuts,
     pub(crate) prunes: Prunes,
+    pub(crate) flattens: Flattens,
     pub(crate) fences: Fences,
     pub(crate) kept: KeptQueries,
     renewals: Renewals,
@@ -299,7 +301,7 @@ impl Router {
             Awaited::Write(operation) => {
                 let Some(operation) = cx.operations.get(operation) else { return };
                 let group = operation.group;
-                if matches!(operation.purpose, Purpose::Cut(_)) {
+                if matches!(operation.purpose, Purpose::Cut(_) | Purpose::Flatten) {
                     cx.groups[group].pauses.tails_wait_until = Some(cx.now + cut::REFUSED_PAUSE);
                 }
                 let pg = cx.groups[group].pg;
@@ -566,6 +568,7 @@ impl Router {
         if self.splits.is_idle() {
             self.deletions.advance(cx);
             self.prunes.advance(cx);
+            self.flattens.advance(cx);
             self.cuts.advance(cx);
         }
     }
@@ -591,6 +594,7 @@ impl Router {
             && self.deletions.is_idle()
             && self.cuts.is_idle()
             && self.prunes.is_idle()
+            && self.flattens.is_idle()
             && self.mends.is_idle()
             && cx.damage.asks_nothing()
             && self.fences.is_idle()

@@ -91,7 +91,8 @@ impl<'a> View<'a> {
     /// Whether something is being deleted that lies beyond the end of a volume, or that nobody sees.
     #[must_use]
     pub fn is_cutting(self) -> bool {
-        !self.router.cuts.is_idle() || !self.router.prunes.is_idle()
+        let Router { cuts, prunes, flattens, .. } = self.router;
+        !(cuts.is_idle() && prunes.is_idle() && flattens.is_idle())
     }
 
     /// Whether no scrub is under way or waits.

@@ -18,6 +18,7 @@ use base::hash::Map;
 use base::map::{Admission, ClusterMap, OsdInfo};
 use base::{CutId, Generation, Instant, LayerId, LayerSpan, LinkId, ObjectKey, OsdId, PoolId, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,13 +29,17 @@ const UNKNOWN_MAX: usize = 4096;
 pub(crate) const LATE_MAX: Duration = Duration::from_secs(6);
 
 /// What requests need to know of a volume.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct VolumeState {
     pub(crate) pool: PoolId,
     /// The layer that it writes to.
     pub(crate) head: LayerId,
-    /// The first layer from which no snapshot sees it: what lies in that and in those behind it, the newest one sees alone.
+    /// The first layer of those that the newest one sees from which on it sees them alone.
     unshared: u32,
+    /// It was rolled back, or is a clone.
+    is_bent: bool,
+    /// What is seen from its newest layer, if that is not all layers of it.
+    sight: Arc<[LayerSpan]>,
     /// Its size in bytes: nobody is served beyond.
     pub(crate) bytes: u64,
     /// The oldest that is served.
@@ -48,6 +53,33 @@ pub(crate) struct VolumeState {
     pub(crate) is_in_trash: bool,
     /// What clients were served of it here.
     pub(crate) traffic: Traffic,
+}
+
+/// Layers that somebody sees, the newest first.
+#[derive(Clone, Debug)]
+pub(crate) enum Sight {
+    /// Of a volume that was never rolled back and is no clone.
+    Straight([LayerSpan; 1]),
+    /// Of another one.
+    Of(Arc<[LayerSpan]>),
+}
+
+impl Sight {
+    /// A layer and all older ones of its volume.
+    pub(crate) fn straight(layer: LayerId) -> Sight {
+        Sight::Straight([LayerSpan::down_from(layer)])
+    }
+}
+
+impl Deref for Sight {
+    type Target = [LayerSpan];
+
+    fn deref(&self) -> &[LayerSpan] {
+        match self {
+            Sight::Straight(spans) => spans,
+            Sight::Of(spans) => spans,
+        }
+    }
 }
 
 impl VolumeState {
@@ -74,6 +106,13 @@ pub(crate) struct Pruned {
     pub(crate) cut: CutId,
 }
 
+/// A clone that is to be given all that it sees of its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flattened {
+    pub(crate) pool: PoolId,
+    pub(crate) number: CutId,
+}
+
 /// What another OSD told of a volume's attaches.
 #[derive(Clone, Copy, Debug)]
 struct Told {
@@ -93,7 +132,9 @@ pub(crate) struct Volumes {
     pub(crate) shrunk: BTreeMap<LayerId, Shrunk>,
     /// Those that the newest map shows to be pruned.
     pub(crate) pruned: BTreeMap<VolumeId, Pruned>,
-    /// The pools of volumes that have had snapshots.
+    /// Those that the newest map shows to be flattened.
+    pub(crate) flattened: BTreeMap<VolumeId, Flattened>,
+    /// The pools of volumes that have had snapshots or are clones.
     pub(crate) with_layers: BTreeSet<PoolId>,
     /// Objects, by the newest layer, of which that was written to where older ones hold what nobody sees then. Some are enough: each
     /// epoch begins by looking at all.
@@ -125,14 +166,22 @@ impl Volumes {
     }
 
     /// The layers that somebody sees who reads a layer, the newest first.
-    pub(crate) fn sight_of(&self, layer: LayerId) -> [LayerSpan; 1] {
-        [LayerSpan::down_from(layer)]
+    pub(crate) fn sight_of(&self, layer: LayerId) -> Sight {
+        match self.of_layer(layer) {
+            Some(state) if state.is_bent && state.head == layer => Sight::Of(state.sight.clone()),
+            Some(state) if state.is_bent => Sight::Of(self.map.sight_of(layer).into()),
+            _ => Sight::straight(layer),
+        }
     }
 
     /// Those of them that lie beneath the layer itself.
-    pub(crate) fn sight_beneath(&self, layer: LayerId) -> Option<LayerSpan> {
-        let newest = layer.number().checked_sub(1)?;
-        Some(LayerSpan { newest, ..LayerSpan::down_from(layer) })
+    pub(crate) fn beneath(&self, layer: LayerId) -> impl Iterator<Item = LayerSpan> + Clone {
+        let sight = self.sight_of(layer);
+        (0..sight.len()).filter_map(move |at| match sight[at] {
+            span if at > 0 => Some(span),
+            LayerSpan { oldest, newest, .. } if oldest == newest => None,
+            span => Some(LayerSpan { newest: span.newest - 1, ..span }),
+        })
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (VolumeId, &VolumeState)> {
@@ -155,18 +204,23 @@ impl Volumes {
         self.pruned.values().filter(move |pruned| pruned.pool == pool).map(|pruned| pruned.cut)
     }
 
-    /// The numbers of the layers from which somebody sees a volume: its snapshots' and the newest one, in order.
-    pub(crate) fn views_of(&self, volume: VolumeId) -> Vec<u32> {
-        let snapshots = self.map.snapshots_of(volume).map(|(layer, _)| layer.number());
-        snapshots.chain(self.get(volume).map(|state| state.head.number())).collect()
+    /// The flattenings that the newest map shows of volumes of a pool, in no order.
+    pub(crate) fn flattens_of(&self, pool: PoolId) -> impl Iterator<Item = CutId> {
+        self.flattened
+            .values()
+            .filter(move |flattened| flattened.pool == pool)
+            .map(|flattened| flattened.number)
     }
 
     /// Older layers of a volume that its newest one sees alone, where this is that: what it writes there takes the place of what they
     /// hold, which nobody sees any more then.
-    pub(crate) fn replaced_by(&self, layer: LayerId) -> Option<LayerSpan> {
-        let state = self.of_layer(layer).filter(|state| state.head == layer)?;
-        let newest = layer.number().checked_sub(1).filter(|newest| state.unshared <= *newest)?;
-        Some(LayerSpan { volume: layer.volume(), oldest: state.unshared, newest })
+    pub(crate) fn replaced_by(&self, layer: LayerId) -> impl Iterator<Item = LayerSpan> + Clone {
+        let unshared = self.of_layer(layer).filter(|state| state.head == layer).map(|state| state.unshared);
+        let its_own = self.beneath(layer).filter(move |span| span.volume == layer.volume());
+        its_own.filter_map(move |span| {
+            let unshared = unshared.filter(|unshared| *unshared <= span.newest)?;
+            Some(LayerSpan { oldest: span.oldest.max(unshared), ..span })
+        })
     }
 
     /// Takes over what a newer map shows of volumes. Answers whether one of them was removed.
@@ -179,6 +233,7 @@ impl Volumes {
         }
         self.shrunk.clear();
         self.pruned.clear();
+        self.flattened.clear();
         self.with_layers.clear();
         for (id, info) in &map.volumes {
             if !map.pools.contains_key(&info.pool) {
@@ -190,9 +245,10 @@ impl Volumes {
             let state = self.known.entry(*id).or_default();
             (state.pool, state.bytes, state.is_removed) = (info.pool, info.bytes, info.removed);
             state.head = info.head_layer(*id);
-            let newest = map.snapshots_of(*id).next_back();
-            state.unshared = newest.map_or(0, |(layer, _)| layer.number() + 1);
-            if info.head > 0 && !info.removed {
+            state.unshared = map.seen_by_head_alone(*id);
+            state.is_bent = !info.is_straight();
+            state.sight = if state.is_bent { map.sight_of(state.head).into() } else { Arc::default() };
+            if (info.head > 0 || state.is_bent) && !info.removed {
                 self.with_layers.insert(info.pool);
             }
             state.is_in_trash = info.trashed.is_some();
@@ -201,6 +257,9 @@ impl Volumes {
             }
             if let Some(cut) = info.prune.filter(|_| !info.removed) {
                 self.pruned.insert(*id, Pruned { pool: info.pool, cut });
+            }
+            if let Some(number) = info.flatten.filter(|_| !info.removed) {
+                self.flattened.insert(*id, Flattened { pool: info.pool, number });
             }
             state.shown = info.generation;
             state.is_attached_as(info.generation);

@@ -370,7 +370,7 @@ fn a_life_that_goes_by_a_script_is_one_life_too() {
 }
 
 /// Where each sabotage was noticed last; the search begins there, so that it usually ends there.
-const NOTICED_AT: [(Sabotage, u64); 38] = [
+const NOTICED_AT: [(Sabotage, u64); 41] = [
     (Sabotage::BeginAtOne, 0),
     (Sabotage::OrderUnbounded, 0),
     (Sabotage::AcknowledgeEarly, 0),
@@ -409,12 +409,20 @@ const NOTICED_AT: [(Sabotage, u64); 38] = [
     (Sabotage::PruneWritten, 954),
     (Sabotage::ReadNewest, 35),
     (Sabotage::ReadOlder, 3),
+    (Sabotage::FlattenNothing, 20),
+    (Sabotage::FlattenWritten, 243),
+    (Sabotage::ReadStraight, 10),
 ];
 const SABOTAGE_SEEDS_MAX: u64 = 2000;
 
 /// How it is told that somebody read something else than there should be, or that members hold different things.
-const CONTENTS: &[&str] =
-    &[" is stale: ", " is not linearizable: ", " differ in block ", " holds bytes that nobody wrote there"];
+const CONTENTS: &[&str] = &[
+    " is stale: ",
+    " is not linearizable: ",
+    " differ in block ",
+    " holds bytes that nobody wrote there",
+    ", and before it was what operation ",
+];
 
 /// How the harm that a sabotage does is told.
 fn told_by(sabotage: Sabotage) -> &'static [&'static str] {

@@ -19,7 +19,7 @@
 //!   drive (`in_flight`). `space`: who is refused how early.
 //! - `checkpoint`: how a start is spared the whole log. `cleaner`: how space is won back.
 //! - `store`: a turn's end, and what the drive answered: settling, where a batch becomes durable.
-//! - `staging`: what is to be written. `read`: what is there. `audit`: counting again.
+//! - `staging`: what is to be written. `read`: what is there; `stack`: who sees it. `audit`: counting again.
 //! - `recovery`: opening: which batches count after a crash, and why no other can.
 //!
 //! # Invariants
@@ -48,6 +48,7 @@ mod recovery;
 mod segments;
 mod slots;
 mod space;
+mod stack;
 mod staging;
 mod store;
 mod streams;

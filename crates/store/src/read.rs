@@ -5,10 +5,11 @@ use crate::index::ObjectIndex;
 use crate::layout::Superblock;
 use crate::pg_log::Currency;
 use crate::space::Space;
+use crate::stack::Stack;
 use crate::store::Store;
 use crate::superblock;
 use base::{
-    BLOCK_BYTES, BlockRange, Epoch, LayerId, LayerSpan, LogEntry, ObjectKey, PgId, PoolId, Sequence,
+    BLOCK_BYTES, BlockRange, Epoch, LayerSpan, LogEntry, ObjectKey, PgId, PoolId, Sequence, Views,
     ZERO_BLOCK_CRC32C,
 };
 use std::collections::VecDeque;
@@ -116,28 +117,20 @@ impl Store {
         before.end + 1
     }
 
-    /// Blocks of an object that nobody sees of those who see its volume from layers of these numbers, which are in order, for newer
-    /// layers hide them; and holes that hide nothing. Runs of each layer that can be deleted as they are. When they are gone, holes
-    /// above them may hide nothing.
+    /// Blocks of an object in the layers of a volume that nobody sees of those who see that volume, for newer layers hide them or
+    /// nobody begins above them; and holes that hide nothing. Runs of each layer that can be deleted as they are. When they are gone,
+    /// holes above them may hide nothing. What is newer than all views is seen by one that is not known here yet.
     #[must_use]
-    pub fn unseen(&self, key: &ObjectKey, views: &[u32]) -> Vec<Unseen> {
-        let span = LayerSpan { volume: key.layer.volume(), oldest: 0, newest: u32::MAX };
-        let layers: Vec<(LayerId, &ObjectIndex)> =
-            self.contents.index.layers(key.pg, span, key.object).collect();
-        // From the newest on: which layer holds each block next above the one that is looked at.
-        let mut above = [u32::MAX; base::OBJECT_BLOCKS];
+    pub fn unseen(&self, pg: PgId, object: u32, views: &Views) -> Vec<Unseen> {
         let mut unseen: Vec<Unseen> = Vec::new();
-        for (at, (layer, object)) in layers.iter().enumerate() {
-            // The oldest view that sees it, if none above hides it.
-            let view = views.get(views.partition_point(|view| *view < layer.number())).copied();
+        let stack = Stack::of(&self.contents.index, pg, object, views);
+        for (at, (layer, held)) in stack.layers.iter().enumerate() {
+            let (seen, beneath) = (&stack.seen[at], stack.there_beneath(at));
             let mut run: Option<Unseen> = None;
             for block in 0..base::OBJECT_BLOCKS as u16 {
-                let Some(entry) = object.get(block) else { continue };
-                let hider = std::mem::replace(&mut above[usize::from(block)], layer.number());
-                // What is newer than all views is seen by one that is not known here yet.
-                let is_hidden = view.is_some_and(|view| view >= hider);
-                let is_idle =
-                    entry.is_hole() && layers[at + 1..].iter().all(|(_, object)| object.get(block).is_none());
+                let Some(entry) = held.get(block) else { continue };
+                let is_hidden = !seen.has(block);
+                let is_idle = entry.is_hole() && !beneath.has(block);
                 if !is_hidden && !is_idle {
                     unseen.extend(run.take());
                     continue;
@@ -145,7 +138,7 @@ impl Store {
                 if run.is_some_and(|run| run.is_hidden != is_hidden) {
                     unseen.extend(run.take());
                 }
-                let key = ObjectKey { layer: *layer, ..*key };
+                let key = ObjectKey { pg, layer: *layer, object };
                 let range = BlockRange { key, first_block: block, block_count: 0 };
                 let run = run.get_or_insert(Unseen { range, is_hidden });
                 run.range.block_count = block + 1 - run.range.first_block;
@@ -153,6 +146,28 @@ impl Store {
             unseen.extend(run);
         }
         unseen
+    }
+
+    /// Which blocks of an object somebody sees of those who see a volume in what lies beneath its first layer, and are not zeros
+    /// there: runs, in order.
+    #[must_use]
+    pub fn seen_beneath(&self, pg: PgId, object: u32, views: &Views) -> Vec<Range<u16>> {
+        let mut runs: Vec<Range<u16>> = Vec::new();
+        let there = self.allocated_through(&views.beneath, pg, object);
+        if there.iter().all(|byte| *byte == 0) {
+            return runs;
+        }
+        let seen = Stack::of(&self.contents.index, pg, object, views).seen_beneath_all;
+        for block in 0..base::OBJECT_BLOCKS as u16 {
+            if there[usize::from(block) / 8] >> (block % 8) & 1 == 0 || !seen.has(block) {
+                continue;
+            }
+            match runs.last_mut().filter(|run| run.end == block) {
+                Some(run) => run.end += 1,
+                None => runs.push(block..block + 1),
+            }
+        }
+        runs
     }
 
     /// Whether all that a layer holds of these blocks are holes.
@@ -166,9 +181,9 @@ impl Store {
 
     /// Whether one of these layers holds something of these blocks of an object, whichever layer they are named by.
     #[must_use]
-    pub fn holds_some(&self, spans: &[LayerSpan], range: &BlockRange) -> bool {
+    pub fn holds_some(&self, spans: impl IntoIterator<Item = LayerSpan>, range: &BlockRange) -> bool {
         let ObjectKey { pg, object, .. } = range.key;
-        let mut layers = spans.iter().flat_map(|span| self.contents.index.layers(pg, *span, object));
+        let mut layers = spans.into_iter().flat_map(|span| self.contents.index.layers(pg, span, object));
         layers.any(|(_, held)| range.blocks().any(|block| held.get(block).is_some()))
     }
 

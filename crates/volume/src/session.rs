@@ -183,7 +183,7 @@ impl From<RegistryError> for AttachError {
 /// A volume that was attached, or a snapshot.
 #[derive(Clone, Debug)]
 pub(super) enum Opened {
-    Volume(Attachment),
+    Volume(Box<Attachment>),
     Snapshot(LayerId),
 }
 
@@ -676,7 +676,7 @@ async fn attach_all(
     for name in &options.volumes {
         opened.push(match name.split_once('@') {
             Some(names) => Opened::Snapshot(find_snapshot(&mut maps, names).await?),
-            None => Opened::Volume(volumes.next().expect("each volume was attached")),
+            None => Opened::Volume(Box::new(volumes.next().expect("each volume was attached"))),
         });
     }
     let map = maps.borrow_and_update().clone();

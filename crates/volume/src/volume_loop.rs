@@ -85,7 +85,8 @@ impl VolumeLoop {
         let mut client = Client::new(attached.client, attached.map);
         client.set_timeout(timeout);
         let volumes = names.into_iter().zip(&attached.volumes).map(|(name, opened)| match opened {
-            Opened::Volume(Attachment { id, generation, .. }) => {
+            Opened::Volume(attached) => {
+                let Attachment { id, generation, .. } = &**attached;
                 let handle = client.add_volume(*id, *generation, holding);
                 AttachedVolume { handle, id: *id, name, is_snapshot: false }
             }

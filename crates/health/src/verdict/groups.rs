@@ -194,6 +194,7 @@ mod tests {
             target: vec![OsdId(0), OsdId(1)],
             objects: Some(9),
             recovery,
+            flatten: None,
         };
         let left = |objects_left, bytes_left| Some(RecoveryView { objects_left, bytes_left });
         let osds = |rate| vec![osd_with(OsdStatus { recovery_bytes_per_s: rate, ..OsdStatus::default() }); 2];

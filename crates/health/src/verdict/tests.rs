@@ -35,6 +35,7 @@ fn healthy() -> (ClusterMap, Statuses) {
             objects: 0,
             recovery: None,
             cut_through: Default::default(),
+            flatten: Default::default(),
         };
         statuses.get_mut(&primary).unwrap().pgs.insert(pg, status);
     }

@@ -388,6 +388,7 @@ mod tests {
                 target: osds(&[2, 3, 4]),
                 objects: None,
                 recovery: None,
+                flatten: None,
             })
         };
         assert!(settled(PgHealth::Active, &[4, 2, 3], &[]));

@@ -6,7 +6,7 @@
 //! Nor does a group that was split since: both halves begin with what the group had.
 
 use base::map::{ClusterMap, PgConfig};
-use base::status::{PgState, Statuses};
+use base::status::{PgState, PgStatus, Statuses};
 use base::{CutId, PgId, PoolId, VolumeId};
 use std::collections::BTreeMap;
 
@@ -26,12 +26,28 @@ pub fn cuts_done(map: &ClusterMap, statuses: &Statuses) -> Vec<(VolumeId, CutId)
     done
 }
 
+/// The clones that hold all that they saw of their parents, each with the number of its flattening.
+#[must_use]
+pub fn flattened(map: &ClusterMap, statuses: &Statuses) -> Vec<(VolumeId, CutId)> {
+    let asked = map.volumes.iter().filter_map(|(volume, info)| Some((*volume, info.pool, info.flatten?)));
+    let is_done = |pool, flatten| flatten <= through(map, statuses, pool, |told| told.flatten.through);
+    asked
+        .filter(|(_, pool, flatten)| is_done(*pool, *flatten))
+        .map(|(volume, _, flatten)| (volume, flatten))
+        .collect()
+}
+
 /// The cut such that all groups of a pool have nothing left of it, nor of those before it. 0 if there is none.
 fn cut_through(map: &ClusterMap, statuses: &Statuses, pool: PoolId) -> CutId {
+    through(map, statuses, pool, |told| told.cut_through)
+}
+
+/// The lowest number that groups of a pool say.
+fn through(map: &ClusterMap, statuses: &Statuses, pool: PoolId, says: impl Fn(&PgStatus) -> CutId) -> CutId {
     let of_group = |(pg, config): (PgId, &PgConfig)| {
         let told = statuses.get(&config.primary).and_then(|status| status.pgs.get(&pg));
         let told = told.filter(|told| told.state == PgState::Active && told.epoch == config.epoch);
-        told.map_or(CutId(0), |told| told.cut_through)
+        told.map_or(CutId(0), &says)
     };
     map.pgs_of(pool).map(of_group).min().unwrap_or_default()
 }
@@ -40,7 +56,7 @@ fn cut_through(map: &ClusterMap, statuses: &Statuses, pool: PoolId) -> CutId {
 mod tests {
     use super::*;
     use base::map::{PoolInfo, VolumeInfo};
-    use base::status::{OsdStatus, PgStatus};
+    use base::status::OsdStatus;
     use base::{Epoch, OsdId};
     use std::sync::Arc;
 
@@ -82,6 +98,7 @@ mod tests {
             objects: 0,
             recovery: None,
             cut_through: CutId(cut_through),
+            flatten: Default::default(),
         }
     }
 

@@ -40,6 +40,10 @@ impl Expiry {
                 }
             };
             if left.is_zero() {
+                // What was cloned from is kept as long as there are clones.
+                if map.clones_of(volume).next().is_some() {
+                    continue;
+                }
                 expiry.due.push((volume, info.generation));
             } else {
                 expiry.next_in = Some(expiry.next_in.map_or(left, |next| next.min(left)));

@@ -1,5 +1,6 @@
 //! `millpond volume`: block volumes.
 
+mod lineage;
 mod meta;
 mod snapshot;
 mod trash;
@@ -21,7 +22,7 @@ use cluster::{Attachments, Cluster, ClusterError};
 use health::view::{self, AttachmentView, PgHealth, PgView, VolumeDetail, VolumeView};
 use meta::MetaCommand;
 use registry_remote::Desk;
-use snapshot::SnapshotCommand;
+use snapshot::{SnapshotCommand, SnapshotName};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use trash::Which;
@@ -90,6 +91,46 @@ pub enum VolumeCommand {
     /// Snapshots: what volumes held at one moment. They take space only as volumes are written anew
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
+    /// Make a volume that holds what a snapshot holds. It takes space only as it is written
+    #[command(after_help = CLONE_EXAMPLES)]
+    Clone {
+        /// The snapshot
+        #[arg(value_name = "VOLUME@SNAPSHOT")]
+        snapshot: SnapshotName,
+        /// The name of the new volume, which lies in the same pool
+        new: String,
+        /// Print the new volume as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Copy to a clone what it sees of the snapshot that it was made of, so that it depends on that no more
+    #[command(after_help = FLATTEN_EXAMPLES)]
+    Flatten {
+        /// The clone, attached or not
+        name: String,
+        /// Do not wait until it is done
+        #[arg(long)]
+        no_wait: bool,
+        /// End it. What was copied stays
+        #[arg(long, conflicts_with = "no_wait")]
+        stop: bool,
+    },
+    /// Have a volume that nobody has attached hold what one of its snapshots holds
+    #[command(
+        after_help = "Examples:\n  millpond volume rollback disk@monday --discard-changes\n\nOther snapshots stay, \
+                            newer ones too; it has the size that the snapshot has."
+    )]
+    Rollback {
+        /// The snapshot
+        #[arg(value_name = "VOLUME@SNAPSHOT")]
+        snapshot: SnapshotName,
+        /// What was written since, and no snapshot holds, may go
+        #[arg(long)]
+        discard_changes: bool,
+        /// Print the volume as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Note text beside a volume, by key; nothing in the cluster heeds it
     #[command(subcommand)]
     Meta(MetaCommand),
@@ -141,6 +182,21 @@ pub enum VolumeCommand {
     },
 }
 
+const CLONE_EXAMPLES: &str = "\
+Examples:
+  millpond volume snapshot create golden@v1
+  millpond volume clone golden@v1 machine-1
+
+The snapshot is not removed as long as it has clones. A clone may have snapshots, and clones of these, 16 deep; what depends on
+too much is freed by `millpond volume flatten`.";
+
+const FLATTEN_EXAMPLES: &str = "\
+Examples:
+  millpond volume flatten machine-1
+  millpond volume flatten machine-1 --stop
+
+Copying goes on in the cluster whoever waits for it. Whoever uses the volume, or its snapshots, sees no difference.";
+
 const RM_EXAMPLES: &str = "\
 Examples:
   millpond volume rm scratch
@@ -184,6 +240,21 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
             tell(&volume, *json, &format!("volume {name} is called {new} now"))
         }
         VolumeCommand::Snapshot(command) => snapshot::run(command, directory),
+        VolumeCommand::Clone { snapshot, new, json } => {
+            let volume = access::with_cluster(directory, async |cluster| {
+                cluster.clone_volume(&snapshot.volume, &snapshot.snapshot, new).await?;
+                find(&cluster.map().await?, new)
+            })?;
+            tell(&volume, *json, &format!("volume {new} made: it holds what {snapshot} holds"))
+        }
+        VolumeCommand::Flatten { name, stop: true, .. } => lineage::end_flattening(directory, name),
+        VolumeCommand::Flatten { name, no_wait, .. } => lineage::flatten(directory, name, !no_wait),
+        VolumeCommand::Rollback { snapshot, discard_changes, json } => {
+            lineage::roll_back(directory, snapshot, *discard_changes)?;
+            let volume =
+                access::with_desk(directory, async |desk| find(&desk.map().await?, &snapshot.volume))?;
+            tell(&volume, *json, &format!("volume {} holds what {snapshot} holds", snapshot.volume))
+        }
         VolumeCommand::Meta(command) => meta::run(command, directory),
         VolumeCommand::Rm { name, keep, now, json } => {
             let volume = access::with_cluster(directory, async |cluster| {
@@ -337,6 +408,10 @@ fn info(detail: &VolumeDetail) -> String {
             "shrunk      what it held beyond its end is being deleted; it does not grow before that\n",
         );
     }
+    if let Some(parent) = &volume.parent {
+        let how = if volume.flattening { "; what it sees of that is being copied" } else { "" };
+        text.push_str(&format!("clone of    {parent}{how}\n"));
+    }
     if !snapshots.is_empty() {
         let count = snapshots.len();
         let name = &volume.name;
@@ -372,6 +447,7 @@ mod tests {
             target: vec![OsdId(0)],
             objects: None,
             recovery: None,
+            flatten: None,
         }
     }
 

@@ -6,6 +6,7 @@
 mod common;
 
 mod cli;
+mod clones;
 mod compatibility;
 mod crashes;
 mod damage;

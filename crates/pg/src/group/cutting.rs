@@ -1,6 +1,7 @@
 //! How far a primary is with what its group holds beyond the ends of volumes that were made smaller: see
 //! [`crate::moves::cut`], which goes on with it.
 
+use base::status::FlattenStatus;
 use base::{CutId, Instant, LayerId};
 use std::collections::BTreeMap;
 
@@ -29,6 +30,8 @@ pub(crate) struct Cutting {
     pub(crate) was_swept: bool,
     /// Nothing is left that the removals of snapshots up to this one took out of everybody's sight.
     pub(crate) pruned_through: CutId,
+    /// How far clones are with being flattened ([`crate::moves::flatten`]).
+    pub(crate) flatten: FlattenStatus,
 }
 
 impl Cutting {
@@ -39,8 +42,8 @@ impl Cutting {
 
     /// A newer map asks for nothing.
     pub(crate) fn is_asked_nothing(&mut self) {
-        let Cutting { was_swept, pruned_through, .. } = *self;
-        *self = Cutting { was_swept, pruned_through, ..Cutting::default() };
+        let Cutting { was_swept, pruned_through, flatten, .. } = *self;
+        *self = Cutting { was_swept, pruned_through, flatten, ..Cutting::default() };
     }
 
     /// Whether a search of the objects may find what the last one did not: something has ended since that reached beyond an

@@ -5,6 +5,7 @@ use super::learner::Learner;
 use super::role::{Phase, State};
 use crate::report::GroupSummary;
 use base::CutId;
+use base::status::FlattenStatus;
 
 impl Group {
     pub(crate) fn summary(&self) -> GroupSummary {
@@ -28,8 +29,9 @@ impl Group {
         let recovery = left.reduce(|one, other| (one.0 + other.0, one.1 + other.1));
         let primary = self.standing.primary().filter(|_| self.is_active());
         let cut_through = primary.map_or(CutId(0), |primary| primary.cutting.through);
+        let flatten = primary.map_or_else(FlattenStatus::default, |primary| primary.cutting.flatten);
         let (pg, epoch) = (self.pg, self.epoch);
-        GroupSummary { pg, epoch, trouble, is_stopped, is_peering, in_sync, recovery, cut_through }
+        GroupSummary { pg, epoch, trouble, is_stopped, is_peering, in_sync, recovery, cut_through, flatten }
     }
 }
 

@@ -326,12 +326,8 @@ fn begin(cx: &mut Context<'_, impl Io>, excess: Excess, cut: CutId) -> bool {
 /// Zeroes of the block in which a volume ends what lies behind the end. `false` when there is no memory for that right now.
 fn begin_tail(cx: &mut Context<'_, impl Io>, index: u32, key: ObjectKey, shrunk: &Shrunk) -> bool {
     let Some(tail) = tail_of(key.pg, key.layer, shrunk) else { return true };
-    // Who refuses one ends the epoch, and the next one would begin it again at once.
-    if let Some(until) = cx.groups[index].pauses.tails_wait_until {
-        if cx.now < until && admit::is_full(cx, index, &key) {
-            return true;
-        }
-        cx.groups[index].pauses.tails_wait_until = None;
+    if waits_for_room(cx, index, &key) {
+        return true;
     }
     let Some(mut zeros) = cx.disk.large.take() else { return false };
     zeros.bytes_mut().expect("a buffer from the pool is unique")[..BLOCK_BYTES].fill(0);
@@ -352,6 +348,17 @@ fn begin_tail(cx: &mut Context<'_, impl Io>, index: u32, key: ObjectKey, shrunk:
         admit::wait(cx, id);
     }
     true
+}
+
+/// Whether a member refused such a write of this OSD's own a while ago and may still have no room. Who refuses one ends the epoch,
+/// and the next one would begin it again at once.
+pub(crate) fn waits_for_room(cx: &mut Context<'_, impl Io>, index: u32, key: &ObjectKey) -> bool {
+    let Some(until) = cx.groups[index].pauses.tails_wait_until else { return false };
+    if cx.now < until && admit::is_full(cx, index, key) {
+        return true;
+    }
+    cx.groups[index].pauses.tails_wait_until = None;
+    false
 }
 
 #[cfg(test)]

@@ -155,11 +155,11 @@ impl Prunes {
         if cx.breaks(Sabotage::PruneNothing) {
             return;
         }
-        let mut views = cx.volumes.views_of(key.layer.volume());
+        let Some(mut views) = cx.volumes.map.views_of(key.layer.volume()) else { return };
         if cx.breaks(Sabotage::PruneSeen) {
-            views.remove(0);
+            views.from.remove(0);
         }
-        let unseen = cx.disk.store.unseen(&key, &views);
+        let unseen = cx.disk.store.unseen(key.pg, key.object, &views);
         if let Some(pass) = self.passes.get_mut(&index).filter(|_| is_of_pass) {
             pass.has_found |= !unseen.is_empty();
         }

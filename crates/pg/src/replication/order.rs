@@ -57,8 +57,7 @@ pub(crate) fn zero(cx: &mut Context<'_, impl Io>, id: OperationId) -> bool {
 
 /// Whether whoever reads the layer of these blocks would see something of older ones if it held nothing there.
 pub(crate) fn hides_something(cx: &Context<'_, impl Io>, range: &BlockRange) -> bool {
-    let beneath = cx.volumes.sight_beneath(range.key.layer);
-    cx.disk.store.holds_some(beneath.as_slice(), range) && !cx.breaks(Sabotage::HideNothing)
+    cx.disk.store.holds_some(cx.volumes.beneath(range.key.layer), range) && !cx.breaks(Sabotage::HideNothing)
 }
 
 /// Whether one more of a group's writes may be under way. What a member has beyond so many may have come to nothing, when it
@@ -238,13 +237,14 @@ fn note_replaced(
     range: &BlockRange,
 ) {
     let layer = range.key.layer;
-    let head = match (purpose, cx.volumes.replaced_by(layer)) {
-        (Purpose::Client(_) | Purpose::Cut(_), Some(beneath)) => {
-            cx.disk.store.holds_some(&[beneath], range).then_some(layer)
+    let head = match purpose {
+        // A hole may be about blocks under which nothing is, too.
+        Purpose::Client(_) | Purpose::Cut(_) => {
+            let replaces =
+                || layer.number() > 0 && cx.disk.store.holds_some(cx.volumes.replaced_by(layer), range);
+            (kind == OperationKind::Hole || replaces()).then_some(layer)
         }
-        // It may be about blocks under which nothing is, too.
-        (Purpose::Client(_) | Purpose::Cut(_), None) if kind == OperationKind::Hole => Some(layer),
-        (Purpose::Prune, _) => cx.volumes.of_layer(layer).map(|state| state.head),
+        Purpose::Prune => cx.volumes.of_layer(layer).map(|state| state.head),
         _ => None,
     };
     let Some(head) = head else { return };

@@ -9,6 +9,7 @@ use crate::context::{Context, Handled};
 use crate::io::Io;
 use crate::journal::Milestone;
 use crate::operation::{Asked, OperationId, OperationKind, OperationState, Purpose};
+use crate::volumes::Sight;
 use base::figures::RequestKind;
 use base::{BLOCK_BYTES, BlockRange, Epoch, LinkId, OBJECT_BLOCKS, ObjectKey};
 use wire::{Outcome, Request, Status};
@@ -127,7 +128,11 @@ impl Reads {
         if cx.me.broken.is(Sabotage::ReadNewest) {
             layer = cx.volumes.of_layer(layer).map_or(layer, |volume| volume.head);
         }
-        cx.disk.look_up_seen(operation, &cx.volumes.sight_of(layer));
+        let sight = match cx.me.broken.is(Sabotage::ReadStraight) {
+            true => Sight::straight(layer),
+            false => cx.volumes.sight_of(layer),
+        };
+        cx.disk.look_up_seen(operation, &sight);
         if !operation.is_hole() {
             return cx.read_parts(id);
         }

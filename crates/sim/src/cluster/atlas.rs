@@ -171,7 +171,8 @@ impl Life {
     /// Why an operation that was refused just now may have found no sound copy to read of one of some blocks of its volume,
     /// if there is a reason.
     pub(super) fn why_unreadable(&self, operation: u64, blocks: Range<u64>) -> Option<&'static str> {
-        let volume = volume_id(self.history.step(operation).volume);
+        // What is seen may lie in whichever layer of the family.
+        let volume = volume_id(self.history.step(operation).volume).family();
         // What was known a moment before the operation began may have been the answer.
         let since = self.history.began_at(operation).saturating_sub(UNREADABLE_PAUSE);
         if blocks.clone().any(|block| self.atlas.destroyed.contains(&(volume, block))) {
@@ -334,7 +335,7 @@ impl Life {
     fn has_lost_copy(&mut self, node: usize, key: ObjectKey, block: u16) {
         self.world.has_damage = true;
         let in_volume = u64::from(key.object) * OBJECT_BLOCKS as u64 + u64::from(block);
-        self.world.spoiled.insert((key.layer.volume(), in_volume));
+        self.world.spoiled.insert((key.layer.volume().family(), in_volume));
         self.atlas.spots.push(Spot { node, key, block });
     }
 

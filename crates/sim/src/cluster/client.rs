@@ -4,7 +4,7 @@ use super::fencer::{Fencer, Progress};
 use super::history::{History, Kind};
 use super::node::Clock;
 use super::plan::Plan;
-use super::registry::volume_id;
+use super::registry::{volume_id, volume_index};
 use super::world::{Event, Input, MICROSECOND, MILLISECOND, Process, World};
 use crate::random::Random;
 use base::geometry::OBJECT_BYTES;
@@ -53,7 +53,7 @@ pub(super) struct Refusal {
 struct Running {
     client: Client,
     clock: Clock,
-    volumes: Vec<(VolumeHandle, Generation)>,
+    volumes: BTreeMap<usize, (VolumeHandle, Generation)>,
     /// The newest map.
     map: Arc<ClusterMap>,
     /// The snapshots that were read.
@@ -145,17 +145,22 @@ impl ClientProcess {
     }
 
     /// Begins to work under the generations that the volumes are attached with.
-    pub(super) fn begin(&mut self, generations: &[Generation], map: Arc<ClusterMap>, world: &mut World) {
+    pub(super) fn begin(
+        &mut self,
+        volumes: &[(VolumeId, Generation)],
+        map: Arc<ClusterMap>,
+        world: &mut World,
+    ) {
         let id = self.id;
         let mut client = Client::new(id, map.clone());
         // Who reads everything in the end waits as long as it takes. By the id, for which chance was asked already.
         let has_limit = matches!(self.work, Work::Load) && id.0.is_multiple_of(4);
         client.set_timeout(has_limit.then(|| Duration::from_millis(500 + id.0 / 4 % 8192)));
         let holding = if world.plan.is_exclusive { Holding::Alone } else { Holding::Shared };
-        let volumes = (1..)
-            .zip(generations)
-            .map(|(number, generation)| {
-                (client.add_volume(VolumeId(number), *generation, holding), *generation)
+        let volumes = volumes
+            .iter()
+            .map(|(id, generation)| {
+                (volume_index(*id), (client.add_volume(*id, *generation, holding), *generation))
             })
             .collect();
         let clock = Clock::new(world.plan.drift_ppm_max, &mut world.random);
@@ -277,8 +282,8 @@ impl ClientProcess {
         self.begin_due(history, world);
         let Some(running) = &mut self.running else { return Ok(()) };
         while let Some((volume, number)) = running.client.poll_still() {
-            let known = running.volumes.iter().position(|(handle, _)| *handle == volume);
-            let volume = volume_id(known.expect("snapshots never move"));
+            let known = running.volumes.iter().find(|(_, (handle, _))| *handle == volume);
+            let volume = volume_id(*known.expect("snapshots never move").0);
             let (life, delay) = (world.mailboxes[process.0].life, world.registry_delay());
             world.after(delay, Event::StandsStill { process, life, volume, number });
         }
@@ -382,7 +387,8 @@ impl ClientProcess {
             let step = match (self.errands.pop(), &mut self.work) {
                 (Some(step), _) => step,
                 (None, Work::Load) => {
-                    let step = draw(&world.plan, is_reader, world.is_hurried, &mut self.random);
+                    let volume = running.some_volume(&mut self.random);
+                    let step = draw(&world.plan, volume, is_reader, world.is_hurried, &mut self.random);
                     if world.plan.snapshots { running.of_a_snapshot(step, &mut self.random) } else { step }
                 }
                 (None, Work::List(list)) => list.pop().expect("has_more looked"),
@@ -394,7 +400,7 @@ impl ClientProcess {
     fn submit(&mut self, step: Step, history: &mut History, world: &mut World) {
         let process = self.process;
         let Some(running) = &mut self.running else { return };
-        let (mut volume, generation) = running.volumes[step.volume];
+        let (mut volume, generation) = running.volumes[&step.volume];
         if let Some(layer) = step.layer {
             let client = &mut running.client;
             volume = *running.snapshots.entry(layer).or_insert_with(|| client.add_snapshot(layer));
@@ -425,6 +431,11 @@ impl ClientProcess {
 }
 
 impl Running {
+    /// One of those that it has.
+    fn some_volume(&self, random: &mut Random) -> usize {
+        *self.volumes.keys().nth(random.index(self.volumes.len())).expect("it has some")
+    }
+
     /// Some reads are of a snapshot, if its volume has one as far as is known here.
     fn of_a_snapshot(&self, step: Step, random: &mut Random) -> Step {
         let is_read = matches!(step.kind, Kind::Read | Kind::Allocated);
@@ -444,7 +455,7 @@ fn region_start(plan: &Plan, region: u64) -> u64 {
     object * (OBJECT_BYTES / plan.unit_bytes) - plan.region_blocks / 2
 }
 
-fn draw(plan: &Plan, is_reader: bool, is_hurried: bool, random: &mut Random) -> Step {
+fn draw(plan: &Plan, volume: usize, is_reader: bool, is_hurried: bool, random: &mut Random) -> Step {
     let blocks = random.between(1, plan.operation_blocks_max.min(plan.region_blocks));
     let start = region_start(plan, random.below(plan.regions));
     let first_block = start + random.between(0, plan.region_blocks - blocks);
@@ -460,7 +471,6 @@ fn draw(plan: &Plan, is_reader: bool, is_hurried: bool, random: &mut Random) -> 
     } else {
         Kind::Write
     };
-    let volume = random.index(plan.volumes);
     let mut step = Step { kind, volume, layer: None, first_block, blocks };
     if kind == Kind::Zero && plan.discards && random.one_in(3) {
         // Makes room that who is away just now has not; and takes many repairs where blocks lie apart.
@@ -479,14 +489,17 @@ fn zeroing_of(plan: &Plan, step: Step) -> Step {
 
 /// The same kind of operation for everything that the load may have written, each of so many blocks at most.
 pub(super) fn all_of(kind: Kind, plan: &Plan, blocks_max: u64) -> Vec<Step> {
+    (0..plan.volumes).flat_map(|volume| all_of_volume(kind, plan, volume, blocks_max)).collect()
+}
+
+/// The same of one volume.
+pub(super) fn all_of_volume(kind: Kind, plan: &Plan, volume: usize, blocks_max: u64) -> Vec<Step> {
     let mut list = Vec::new();
-    for volume in 0..plan.volumes {
-        for region in 0..plan.regions {
-            let start = region_start(plan, region);
-            for first in (0..plan.region_blocks).step_by(blocks_max as usize) {
-                let blocks = blocks_max.min(plan.region_blocks - first);
-                list.push(Step { kind, volume, layer: None, first_block: start + first, blocks });
-            }
+    for region in 0..plan.regions {
+        let start = region_start(plan, region);
+        for first in (0..plan.region_blocks).step_by(blocks_max as usize) {
+            let blocks = blocks_max.min(plan.region_blocks - first);
+            list.push(Step { kind, volume, layer: None, first_block: start + first, blocks });
         }
     }
     list

@@ -8,7 +8,7 @@
 use super::checker::{self, Access, Observation, PENDING, ZEROS};
 use super::client::Step;
 use super::plan::Plan;
-use super::registry::volume_id;
+use super::registry::{family_of, volume_id};
 use crate::contents::{Contents, Place};
 use base::{BLOCK_BYTES, Buffer, Generation, LayerId, VolumeId};
 use client::Outcome;
@@ -46,8 +46,27 @@ struct Version {
     seen: u64,
 }
 
+/// What a volume held from its beginning on, or since it was rolled back so often.
+type Stream = (usize, usize);
+
 /// A block of a volume, in what this calls blocks.
-type BlockOf = (usize, u64);
+type BlockOf = (Stream, u64);
+
+/// What a stream begins with.
+#[derive(Clone, Copy, Debug)]
+struct Origin {
+    /// The snapshot that the volume was rolled back to, or cloned from.
+    layer: LayerId,
+    at: u64,
+}
+
+/// A snapshot.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    stream: Stream,
+    /// When it was made.
+    at: u64,
+}
 
 #[derive(Debug)]
 struct Operation {
@@ -78,8 +97,12 @@ pub(super) struct History {
     /// By block, its writes in the order in which they began.
     versions: BTreeMap<BlockOf, Vec<Version>>,
     contents: Contents,
-    /// When snapshots were made.
-    moments: BTreeMap<LayerId, u64>,
+    /// The snapshots.
+    moments: BTreeMap<LayerId, Moment>,
+    /// Of streams that begin with what a snapshot holds.
+    origins: BTreeMap<Stream, Origin>,
+    /// From which generations on volumes go on as they were rolled back to.
+    rollbacks: BTreeMap<usize, Vec<Generation>>,
     /// What snapshots were seen to hold, by block.
     held: BTreeMap<(LayerId, u64), u64>,
     /// Since when which volumes are served to nobody under an older generation.
@@ -95,6 +118,8 @@ impl History {
             versions: BTreeMap::new(),
             contents: plan.contents,
             moments: BTreeMap::new(),
+            origins: BTreeMap::new(),
+            rollbacks: BTreeMap::new(),
             held: BTreeMap::new(),
             fences: Vec::new(),
             unit_bytes: plan.unit_bytes as usize,
@@ -107,13 +132,42 @@ impl History {
     }
 
     /// Notes that a snapshot is made.
-    pub(super) fn snapshot_was_made(&mut self, layer: LayerId, now: u64) {
-        self.moments.insert(layer, now);
+    pub(super) fn snapshot_was_made(&mut self, layer: LayerId, volume: usize, now: u64) {
+        let stream = (volume, self.rollbacks.get(&volume).map_or(0, Vec::len));
+        self.moments.insert(layer, Moment { stream, at: now });
+    }
+
+    /// Notes that a volume is rolled back: who has it under that generation or a later one sees what the snapshot holds, and
+    /// what was written since.
+    pub(super) fn is_rolled_back(&mut self, volume: usize, layer: LayerId, from: Generation, now: u64) {
+        let rollbacks = self.rollbacks.entry(volume).or_default();
+        rollbacks.push(from);
+        self.origins.insert((volume, rollbacks.len()), Origin { layer, at: now });
+    }
+
+    /// Notes that a clone of a snapshot is made.
+    pub(super) fn is_cloned(&mut self, clone: usize, layer: LayerId, now: u64) {
+        self.origins.insert((clone, 0), Origin { layer, at: now });
     }
 
     /// When an operation reads what it reads, if that is not when it is asked for.
     fn moment_of(&self, step: &Step) -> Option<u64> {
-        step.layer.map(|layer| self.moments[&layer])
+        step.layer.map(|layer| self.moments[&layer].at)
+    }
+
+    /// Which stream an operation belongs to.
+    fn stream_of(&self, operation: &Operation) -> Stream {
+        let Step { volume, layer, .. } = operation.step;
+        match layer {
+            Some(layer) => self.moments[&layer].stream,
+            None => {
+                let rollbacks = self.rollbacks.get(&volume).map_or(&[][..], Vec::as_slice);
+                // Whoever resizes it does so now.
+                let is_past =
+                    |from: &&Generation| operation.process == OPERATOR || **from <= operation.generation;
+                (volume, rollbacks.iter().filter(is_past).count())
+            }
+        }
     }
 
     /// Notes that an operation begins; answers its number.
@@ -130,8 +184,9 @@ impl History {
         });
         let number = self.operations.len() as u64;
         if matches!(step.kind, Kind::Write | Kind::Zero) {
+            let stream = self.stream_of(self.get(number));
             for block in step.first_block..step.first_block + step.blocks {
-                let versions = self.versions.entry((step.volume, block)).or_default();
+                let versions = self.versions.entry((stream, block)).or_default();
                 versions.push(Version { number, seen: PENDING });
             }
         }
@@ -286,39 +341,73 @@ impl History {
         (operation.completed, operation.fate) = (now, Fate::Acknowledged);
         operation.values = values;
         if let Some(layer) = step.layer {
-            return self.check_holds(number, layer);
+            self.operations[number as usize - 1].completed = self.moments[&layer].at;
         }
         if step.kind != Kind::Read {
             return Ok(());
         }
+        let stream = self.stream_of(self.get(number));
         for index in 0..step.blocks as usize {
-            let author = self.get(number).values[index];
-            let block = (step.volume, step.first_block + index as u64);
-            self.check_is_fresh(number, block, author)?;
-            self.was_seen(block, author, now);
+            let (author, block) = (self.get(number).values[index], step.first_block + index as u64);
+            match step.layer {
+                Some(layer) => self.check_holds(number, layer, block, author)?,
+                None => {
+                    self.check_is_fresh(number, (stream, block), author)?;
+                    self.was_seen((stream, block), author, now);
+                    self.check_inherited(number, stream, block, author)?;
+                }
+            }
         }
         Ok(())
     }
 
+    /// What a read brought of a stream that begins with a snapshot, and was not written in it, is what that holds.
+    fn check_inherited(
+        &mut self,
+        number: u64,
+        stream: Stream,
+        block: u64,
+        author: u64,
+    ) -> Result<(), String> {
+        match self.inherits(stream, block, author)? {
+            Some(origin) => self.check_holds(number, origin.layer, block, author),
+            None => Ok(()),
+        }
+    }
+
+    /// Where a block of a stream is from that reads as that author's, if it is from the snapshot that the stream begins with.
+    ///
+    /// # Errors
+    /// If it can be from nowhere.
+    fn inherits(&self, stream: Stream, block: u64, author: u64) -> Result<Option<Origin>, String> {
+        let origin = self.origins.get(&stream).copied();
+        if author == ZEROS {
+            // Who zeroed it may have been somebody of this stream.
+            let is_zeroing = |version: &Version| self.get(version.number).step.kind == Kind::Zero;
+            let versions = self.versions.get(&(stream, block));
+            let is_certain = versions.is_none_or(|versions| !versions.iter().any(is_zeroing));
+            return Ok(origin.filter(|_| is_certain));
+        }
+        if self.stream_of(self.get(author)) == stream {
+            return Ok(None);
+        }
+        origin.map(Some).ok_or_else(|| {
+            format!("volume {} block {block} holds what operation {author} wrote elsewhere", stream.0 + 1)
+        })
+    }
+
     /// Checks that a snapshot holds what it was seen to hold before. What was there counts as read when it was made.
-    fn check_holds(&mut self, number: u64, layer: LayerId) -> Result<(), String> {
-        let (step, moment) = (self.step(number), self.moments[&layer]);
-        self.operations[number as usize - 1].completed = moment;
-        if step.kind != Kind::Read {
-            return Ok(());
+    fn check_holds(&mut self, number: u64, layer: LayerId, block: u64, author: u64) -> Result<(), String> {
+        let Moment { stream, at } = self.moments[&layer];
+        let held = *self.held.entry((layer, block)).or_insert(author);
+        if held != author {
+            return Err(format!(
+                "{layer} block {block}: operation {number} read what operation {author} wrote, and before it was what \
+                 operation {held} wrote"
+            ));
         }
-        for index in 0..step.blocks as usize {
-            let (author, block) = (self.get(number).values[index], step.first_block + index as u64);
-            let held = *self.held.entry((layer, block)).or_insert(author);
-            if held != author {
-                return Err(format!(
-                    "{layer} block {block}: operation {number} read what operation {author} wrote, and before it was what \
-                     operation {held} wrote"
-                ));
-            }
-            self.was_seen((step.volume, block), author, moment);
-        }
-        Ok(())
+        self.was_seen((stream, block), author, at);
+        self.check_inherited(number, stream, block, author)
     }
 
     /// Notes that a read brought what `author` wrote to a block.
@@ -364,7 +453,7 @@ impl History {
         };
         Err(format!(
             "volume {} block {} is stale: operation {read} read {}, although {} was there before it began{}",
-            block.0 + 1,
+            block.0.0 + 1,
             block.1,
             name(author),
             name(newer.number),
@@ -403,7 +492,11 @@ impl History {
             return Ok(ZEROS);
         }
         let number = self.contents.author_of(bytes);
-        if (1..=self.len()).contains(&number) && self.contents.is_by(number, place_of(volume, block), bytes) {
+        let is_its = |number| family_of(self.get(number).step.volume) == family_of(volume);
+        if (1..=self.len()).contains(&number)
+            && is_its(number)
+            && self.contents.is_by(number, place_of(volume, block), bytes)
+        {
             return Ok(number);
         }
         Err(format!(
@@ -423,7 +516,8 @@ impl History {
         self.check_fences()?;
         let mut blocks: BTreeMap<BlockOf, Vec<Observation>> = BTreeMap::new();
         for (number, operation) in (1..).zip(&self.operations) {
-            let Step { kind, volume, first_block, blocks: count, .. } = operation.step;
+            let Step { kind, first_block, blocks: count, .. } = operation.step;
+            let stream = self.stream_of(operation);
             for index in 0..count {
                 let access = match kind {
                     Kind::Write => Access::Write(number),
@@ -433,7 +527,7 @@ impl History {
                     Kind::Allocated if operation.values[index as usize] == ZEROS => Access::SeenAbsent,
                     Kind::Allocated => continue,
                 };
-                blocks.entry((volume, first_block + index)).or_default().push(Observation {
+                blocks.entry((stream, first_block + index)).or_default().push(Observation {
                     access,
                     invoked: operation.invoked,
                     completed: operation.completed,
@@ -441,7 +535,8 @@ impl History {
                 });
             }
         }
-        for ((volume, block), observations) in &blocks {
+        self.trace_back(&mut blocks)?;
+        for (((volume, _), block), observations) in &blocks {
             checker::check(observations).map_err(|error| {
                 let mut text =
                     format!("volume {} block {block} is not linearizable: {error}; its history:", volume + 1);
@@ -453,6 +548,37 @@ impl History {
             })?;
         }
         Ok(blocks.len() as u64)
+    }
+
+    /// Notes what streams begin with as written when they begin, as far as somebody read it, and as read from the snapshot when
+    /// that was made.
+    fn trace_back(&self, blocks: &mut BTreeMap<BlockOf, Vec<Observation>>) -> Result<(), String> {
+        // Later streams first: what they begin with may be what the earlier ones begin with.
+        let mut streams: Vec<(Stream, Origin)> =
+            self.origins.iter().map(|(stream, origin)| (*stream, *origin)).collect();
+        streams.sort_unstable_by_key(|(_, origin)| std::cmp::Reverse(origin.at));
+        for (stream, origin) in streams {
+            let Moment { stream: from, at } = self.moments[&origin.layer];
+            let its: Vec<BlockOf> =
+                blocks.range((stream, 0)..=(stream, u64::MAX)).map(|(block, _)| *block).collect();
+            for block in its {
+                let observations = blocks.get_mut(&block).expect("it was just found");
+                let mut read: Vec<(u64, u64)> = Vec::new();
+                for one in observations.iter() {
+                    let Access::Read(author) = one.access else { continue };
+                    if self.inherits(stream, block.1, author)?.is_some() {
+                        read.push((author, one.label));
+                    }
+                }
+                let Some((author, label)) = read.first().copied() else { continue };
+                let begins = |access, at| Observation { access, invoked: at, completed: at, label };
+                if author != ZEROS {
+                    observations.push(begins(Access::Write(author), origin.at));
+                }
+                blocks.entry((from, block.1)).or_default().push(begins(Access::Read(author), at));
+            }
+        }
+        Ok(())
     }
 
     /// Checks that nothing was done for whom a fence kept out: neither what began after the fence stood, nor, of what had
@@ -477,14 +603,15 @@ impl History {
         let mut blocks: BTreeMap<BlockOf, Vec<Touch<'_>>> = BTreeMap::new();
         let ended = (1..).zip(&self.operations).filter(|(_, operation)| operation.completed != PENDING);
         for (number, operation) in ended {
-            let Step { kind, volume, first_block, blocks: count, .. } = operation.step;
+            let Step { kind, first_block, blocks: count, .. } = operation.step;
+            let stream = self.stream_of(operation);
             for index in 0..count {
                 let seen = (kind == Kind::Read).then(|| operation.values[index as usize]);
-                let here = blocks.entry((volume, first_block + index)).or_default();
+                let here = blocks.entry((stream, first_block + index)).or_default();
                 here.push(Touch { operation, number, seen });
             }
         }
-        for ((volume, block), touches) in &blocks {
+        for (((volume, _), block), touches) in &blocks {
             for Touch { operation: read, number, seen } in touches {
                 let Some(author) = seen.filter(|author| *author != ZEROS) else { continue };
                 let written_under = self.get(author).generation;
@@ -526,9 +653,9 @@ impl History {
     }
 }
 
-/// Where a block's content says that it belongs.
+/// Where a block's content says that it belongs: the same for a volume and its clones, which may have the same bytes.
 fn place_of(volume: usize, block: u64) -> Place {
-    Place { volume: volume as u64, block }
+    Place { volume: family_of(volume) as u64, block }
 }
 
 #[cfg(test)]

@@ -78,10 +78,8 @@ pub(super) fn check_strangers<'a>(
 
 /// What a member holds of an object, in all layers, that nobody sees or that hides nothing.
 fn unseen_of(store: &store::Store, map: &ClusterMap, key: &ObjectKey) -> Vec<Unseen> {
-    let volume = key.layer.volume();
-    let Some(head) = map.volumes.get(&volume).map(|info| info.head) else { return Vec::new() };
-    let snapshots = map.snapshots_of(volume).map(|(layer, _)| layer.number());
-    store.unseen(key, &snapshots.chain([head]).collect::<Vec<_>>())
+    let views = map.views_of(key.layer.volume());
+    views.map_or_else(Vec::new, |views| store.unseen(key.pg, key.object, &views))
 }
 
 /// Whether a node holds something of an object that may be deleted at any time.
@@ -214,7 +212,7 @@ pub(super) fn blocks(node: &Node, key: &ObjectKey) -> Vec<Block> {
             let block = usize::from(extent.first_block + offset);
             let on_drive = extent.on_drive();
             let content = on_drive.and_then(|location| node.drive().content(location.0 + u32::from(offset)));
-            let hides = key.layer.number() > 0;
+            let hides = key.layer.number() > 0 || key.layer.volume().is_clone();
             blocks[block] = Block { checksum: checksums[block], content, hides };
         }
     }

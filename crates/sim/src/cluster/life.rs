@@ -309,6 +309,7 @@ impl Life {
         let process = Process(self.nodes.len() + reader);
         let plan = &self.world.plan;
         let mut reads = all_of(Kind::Read, plan, plan.operation_blocks_max);
+        reads.extend(self.reads_of_clones());
         reads.extend(self.reads_of_snapshots());
         self.clients[reader].work = Work::List(reads);
         self.start(process)?;
@@ -408,7 +409,7 @@ impl Life {
     /// What no operation ever wrote to a block, with the checksums of what was written there.
     pub(super) fn forgery_of(&self, key: &ObjectKey, block: u16) -> [u8; BLOCK_BYTES] {
         let in_volume = u64::from(key.object) * OBJECT_BLOCKS as u64 + u64::from(block);
-        let place = Place { volume: key.layer.volume().0 - 1, block: in_volume };
+        let place = Place { volume: key.layer.volume().family().0 - 1, block: in_volume };
         let mut forged = [0; BLOCK_BYTES];
         self.world.plan.contents.fill(u64::MAX, place, &mut forged);
         forged
@@ -629,12 +630,13 @@ impl Life {
             }
             let Some(fencer) = client.fencer.take() else { return Ok(()) };
             self.registry.fenced(&fencer.volumes, world);
-            let generations: Vec<_> = fencer.volumes.iter().map(|attached| attached.generation).collect();
+            let volumes: Vec<_> =
+                fencer.volumes.iter().map(|attached| (attached.id, attached.generation)).collect();
             for attached in fencer.volumes.iter().filter(|attached| !attached.unfenced.is_empty()) {
                 world.event(Some(process), "attach: the fence stands");
                 self.history.fence(attached.id, attached.generation, world.now);
             }
-            client.begin(&generations, fencer.map(), world);
+            client.begin(&volumes, fencer.map(), world);
             return Ok(());
         }
         client.turn(&mut self.history, world)?;
@@ -848,9 +850,10 @@ impl Life {
             Some(volumes) => client.start_fencing(volumes, map, world),
             None => {
                 // Who reads everything in the end is no danger to anybody.
-                let generations: Vec<_> = map.volumes.values().map(|volume| volume.generation).collect();
+                let listed = map.volumes.iter().filter(|(_, info)| info.is_listed());
+                let volumes: Vec<_> = listed.map(|(id, info)| (*id, info.generation)).collect();
                 client.draw_id();
-                client.begin(&generations, map, world);
+                client.begin(&volumes, map, world);
             }
         }
         Ok(())

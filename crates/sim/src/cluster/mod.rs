@@ -44,6 +44,7 @@ mod absence;
 mod atlas;
 pub mod checker;
 mod client;
+mod clones;
 pub mod coverage;
 mod faults;
 mod fencer;

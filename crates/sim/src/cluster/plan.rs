@@ -120,6 +120,8 @@ const TIGHT_PERCENT: u64 = 6;
 const EXCLUSIVE_PERCENT: u64 = 30;
 /// Of a hundred lives, in how many there are snapshots, unless something else keeps them from it.
 const SNAPSHOT_PERCENT: u64 = 50;
+/// Of a hundred lives with snapshots, in how many volumes are rolled back and cloned.
+const CLONE_PERCENT: u64 = 60;
 /// Of a hundred lives with nodes enough, in how many one of them is added later.
 const LATE_PERCENT: u64 = 50;
 /// Of a hundred lives, in how many bits flip on the way.
@@ -259,6 +261,8 @@ pub struct Plan {
     pub follows_logs: bool,
     /// Whether an operator makes and removes snapshots.
     pub snapshots: bool,
+    /// Whether volumes are rolled back, cloned and flattened too.
+    pub clones: bool,
 }
 
 impl Plan {
@@ -410,6 +414,9 @@ impl Plan {
         *plan.weight_of(FaultKind::StuckDrive) = random.choose(&[0, 0, 1, 2]);
         if random.percent(SNAPSHOT_PERCENT) && plan.malice.is_none() && !plan.is_tight {
             plan.snapshots = true;
+            plan.clones = random.percent(CLONE_PERCENT);
+            // Snapshots hold what was written over.
+            plan.segments += 12;
             // Whoever is refused for damage asks of what the volume holds now.
             for kind in
                 [FaultKind::Rot, FaultKind::ReadErrors, FaultKind::MisdirectedWrite, FaultKind::BadBlock]

@@ -1,6 +1,7 @@
 //! The registry, the manager, and how nodes use them: the real ones over a registry in memory, with answers that come
 //! late or never.
 
+mod clones;
 mod removal;
 mod replacement;
 mod snapshots;
@@ -109,6 +110,8 @@ pub(super) struct Registry {
     dispensable: BTreeSet<(PgId, OsdId)>,
     /// The sizes that volumes ever had, in bytes.
     sizes: BTreeSet<(VolumeId, u64)>,
+    /// How many volumes there are from the beginning.
+    volumes: usize,
 }
 
 /// What a registry in memory answers: it lets nobody wait.
@@ -155,6 +158,7 @@ impl Registry {
             history: BTreeMap::new(),
             dispensable: BTreeSet::new(),
             sizes: BTreeSet::new(),
+            volumes: plan.volumes,
         };
         registry.note_map();
         registry
@@ -506,7 +510,7 @@ impl Registry {
     ) -> Option<Vec<Attachment>> {
         self.set_clock(world);
         let is_shared = !world.plan.is_exclusive;
-        let names: Vec<String> = (0..world.plan.volumes).map(volume_name).collect();
+        let names: Vec<String> = self.volumes().map(volume_name).collect();
         let attached = done(async {
             let lease = self.cluster.registry().lease_grant(CLIENT_LEASE).await?.id;
             let mut attached = Vec::new();
@@ -683,11 +687,13 @@ impl Registry {
     /// Clients part, each with nothing under way, and a volume is removed: at once, or when it lay in the trash for a while.
     pub(super) fn remove_volume(&mut self, index: usize, world: &mut World) {
         self.part_clients(world);
+        self.volumes -= 1;
         done(self.get_rid_of(&volume_name(index), world)).expect("nobody has it attached");
         self.show(world);
     }
 
-    fn part_clients(&mut self, world: &mut World) {
+    /// Clients part, or are held for dead.
+    pub(super) fn part_clients(&mut self, world: &mut World) {
         self.set_clock(world);
         for process in self.is_lost.len()..self.leases.len() {
             if let Some(lease) = self.leases[process].take() {
@@ -731,6 +737,7 @@ impl Registry {
     pub(super) fn remove_doomed_pool(&mut self, volume: usize, world: &mut World) -> PoolId {
         let (pool, _) = self.map.pool_named(DOOMED_POOL_NAME).expect("it was made with the cluster");
         self.part_clients(world);
+        self.volumes -= 1;
         done(self.cluster.remove_volume(&volume_name(volume))).expect("nobody has it attached");
         done(self.cluster.remove_pool(DOOMED_POOL_NAME)).expect("it holds no volume any more");
         self.show(world);
@@ -741,9 +748,9 @@ impl Registry {
     pub(super) fn hear(&mut self, osd: &Osd) {
         let cleared_pools = osd.view().cleared_pools().collect();
         let pgs = osd.view().summaries().map(|summary| {
-            let GroupSummary { pg, epoch, trouble, in_sync, cut_through, .. } = summary;
+            let GroupSummary { pg, epoch, trouble, in_sync, cut_through, flatten, .. } = summary;
             let state = if trouble.is_none() { PgState::Active } else { PgState::Peering };
-            (pg, PgStatus { epoch, state, in_sync, objects: 0, recovery: None, cut_through })
+            (pg, PgStatus { epoch, state, in_sync, objects: 0, recovery: None, cut_through, flatten })
         });
         let pgs = pgs.collect();
         self.told.insert(osd.id(), Arc::new(OsdStatus { cleared_pools, pgs, ..OsdStatus::default() }));
@@ -950,9 +957,35 @@ fn volume_name(index: usize) -> String {
     format!("volume-{index}")
 }
 
+/// Clones have numbers from here on: as many of each family.
+const CLONES_FROM: usize = 1000;
+
 /// The id of a volume, by its number among those of a life.
 pub(super) fn volume_id(index: usize) -> VolumeId {
-    VolumeId(index as u64 + 1)
+    match index / CLONES_FROM {
+        0 => VolumeId(index as u64 + 1),
+        family => VolumeId(family as u64).clone_of_family((index % CLONES_FROM) as u32),
+    }
+}
+
+/// The number of a volume among those of a life.
+pub(super) fn volume_index(id: VolumeId) -> usize {
+    let of_clone = (1..CLONES_FROM).map(|number| id.family().0 as usize * CLONES_FROM + number);
+    if id.is_clone() {
+        of_clone.into_iter().find(|index| volume_id(*index) == id).expect("so many clones are not made")
+    } else {
+        id.0 as usize - 1
+    }
+}
+
+/// Whether a volume is a clone, by its number among those of a life.
+pub(super) fn is_clone(index: usize) -> bool {
+    index >= CLONES_FROM
+}
+
+/// The volume that a clone's family began with.
+pub(super) fn family_of(index: usize) -> usize {
+    if is_clone(index) { index / CLONES_FROM - 1 } else { index }
 }
 
 pub(super) fn node_id(index: usize) -> NodeId {

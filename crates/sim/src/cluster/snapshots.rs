@@ -4,7 +4,7 @@
 //! What a snapshot holds is what its volume held at the moment when it was made: whoever reads it, however late, counts as having
 //! read the volume then, in the history of each block. And whatever one reader was given all others are.
 
-use super::client::{Step, all_of};
+use super::client::{Step, all_of_volume};
 use super::history::Kind;
 use super::inspect;
 use super::life::Life;
@@ -24,11 +24,11 @@ const COUNT_MAX: usize = 6;
 
 /// A snapshot that is there.
 #[derive(Clone, Debug)]
-struct Taken {
-    layer: LayerId,
+pub(super) struct Taken {
+    pub(super) layer: LayerId,
     /// The number of its volume among those of a life.
-    volume: usize,
-    name: String,
+    pub(super) volume: usize,
+    pub(super) name: String,
 }
 
 /// Clients that are to stand still.
@@ -52,6 +52,11 @@ impl Snapshots {
         self.there.len()
     }
 
+    /// A volume is removed, with its snapshots.
+    pub(super) fn are_gone_of(&mut self, volume: usize) {
+        self.there.retain(|taken| taken.volume != volume);
+    }
+
     /// Whether clients are asked to stand still for some.
     pub(super) fn are_under_way(&self) -> bool {
         self.under_way.is_some()
@@ -71,11 +76,30 @@ impl Life {
             let at = self.world.random.index(self.snapshots.there.len());
             return self.remove_snapshot(at);
         }
+        if self.world.plan.clones && self.lineage_changes() {
+            return;
+        }
         if self.snapshots.are_under_way() {
             return;
         }
-        let volumes = (0..self.world.plan.volumes).filter(|_| self.world.random.one_in(2)).collect();
+        let all: Vec<usize> = self.registry.volumes().collect();
+        let volumes = all.into_iter().filter(|_| self.world.random.one_in(2)).collect();
         self.ask_for_snapshots(volumes);
+    }
+
+    /// An operator does something with what is there. False if not.
+    fn lineage_changes(&mut self) -> bool {
+        let what = self.world.random.below(12);
+        if self.snapshots.there.is_empty() || what > 5 {
+            return false;
+        }
+        let taken = self.snapshots.there[self.world.random.index(self.snapshots.there.len())].clone();
+        match what {
+            0 => self.roll_back(&taken),
+            1 | 2 => self.clone_snapshot(&taken),
+            _ => self.clone_changes(),
+        }
+        true
     }
 
     /// An operator makes snapshots of these volumes at one moment: their clients are asked to stand still.
@@ -104,7 +128,7 @@ impl Life {
                 for (layer, (volume, name)) in layers.into_iter().zip(wanted) {
                     self.world.event(None, "a snapshot is made");
                     self.world.story(None, || format!("{layer} of {name} is frozen"));
-                    self.history.snapshot_was_made(layer, self.world.now);
+                    self.history.snapshot_was_made(layer, volume, self.world.now);
                     self.snapshots.there.push(Taken { layer, volume, name });
                 }
             }
@@ -129,11 +153,10 @@ impl Life {
     /// Reads of everything that the snapshots hold.
     pub(super) fn reads_of_snapshots(&self) -> Vec<Step> {
         let plan = &self.world.plan;
-        let all = all_of(Kind::Read, plan, plan.operation_blocks_max);
         let of = |taken: &Taken| {
             let (volume, layer) = (taken.volume, Some(taken.layer));
-            let its = all.iter().filter(move |step| step.volume == volume);
-            its.map(move |step| Step { layer, ..*step }).collect::<Vec<_>>()
+            let its = all_of_volume(Kind::Read, plan, volume, plan.operation_blocks_max);
+            its.into_iter().map(move |step| Step { layer, ..step })
         };
         self.snapshots.there.iter().flat_map(of).collect()
     }
@@ -144,6 +167,7 @@ impl Life {
             return Ok(());
         }
         self.are_pruned()?;
+        self.end_clones()?;
         while !self.snapshots.there.is_empty() {
             let left = self.snapshots.there.len();
             self.remove_snapshot(0);
@@ -151,7 +175,8 @@ impl Life {
                 return Err("a snapshot cannot be removed at rest".to_owned());
             }
         }
-        self.are_pruned()
+        self.are_pruned()?;
+        self.read_again()
     }
 
     /// What nobody sees is deleted, and nobody looks for more.
@@ -162,14 +187,14 @@ impl Life {
         // An epoch that has just begun looks soon.
         self.run_until(self.world.now + 500 * MILLISECOND, |_| false)?;
         let limit = self.world.now + PRUNING_LIMIT;
-        let volumes = self.world.plan.volumes;
-        let of_life: Vec<_> = (0..volumes).map(volume_id).collect();
+        let volumes: Vec<usize> = self.registry.volumes().collect();
+        let of_life: Vec<_> = volumes.iter().copied().map(volume_id).collect();
         let unseen =
             |life: &Life| inspect::check_nothing_is_unseen(&life.nodes, &life.registry.map, &of_life);
         let is_pruned = self.run_until(limit, |life| {
             let waits = |volume| life.registry.volume(volume).prune.is_some();
             let is_at_work = |osd: &Osd| osd.view().is_cutting();
-            !(0..volumes).any(waits)
+            !volumes.iter().copied().any(waits)
                 && unseen(life).is_ok()
                 && !life.living().filter_map(Node::osd).any(is_at_work)
         })?;

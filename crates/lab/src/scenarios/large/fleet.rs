@@ -174,8 +174,8 @@ fn status_of(osd: OsdId, map: &ClusterMap, led: Option<&Vec<PgId>>) -> OsdStatus
         let config = &map.pgs[pg];
         let state = PgState::Active;
         let (epoch, in_sync) = (config.epoch, config.in_sync.clone());
-        let cut_through = Default::default();
-        (*pg, PgStatus { epoch, state, in_sync, objects: 9000, recovery: None, cut_through })
+        let (cut_through, flatten) = Default::default();
+        (*pg, PgStatus { epoch, state, in_sync, objects: 9000, recovery: None, cut_through, flatten })
     };
     OsdStatus {
         used_bytes: DRIVE_BYTES / 3,

@@ -99,8 +99,8 @@ moment; a file system in it needs no more care than after that.";
 /// A snapshot, as people name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotName {
-    volume: String,
-    snapshot: String,
+    pub(super) volume: String,
+    pub(super) snapshot: String,
 }
 
 impl FromStr for SnapshotName {
@@ -240,9 +240,13 @@ fn list(snapshots: &[SnapshotView], now: Duration) -> String {
             one.number.to_string(),
             ago(Duration::from_secs(one.at_unix_seconds), now),
             if one.protected { "yes" } else { "no" }.to_owned(),
+            if one.clones.is_empty() { "none".to_owned() } else { one.clones.join(", ") },
         ]
     };
-    table::render(&["SNAPSHOT", ">SIZE", ">NUMBER", ">MADE", "PROTECTED"], snapshots.iter().map(row))
+    table::render(
+        &["SNAPSHOT", ">SIZE", ">NUMBER", ">MADE", "PROTECTED", "CLONES"],
+        snapshots.iter().map(row),
+    )
 }
 
 #[cfg(test)]
@@ -270,10 +274,11 @@ mod tests {
             bytes: 1 << 30,
             at_unix_seconds: 1_000_000,
             protected: true,
+            clones: vec!["copy".to_owned()],
         };
         let shown = list(&[one], Duration::from_secs(1_007_200));
         let line = shown.lines().nth(1).unwrap();
-        for part in ["monday", "1GiB", "3", "2 h ago", "yes"] {
+        for part in ["monday", "1GiB", "3", "2 h ago", "yes", "copy"] {
             assert!(line.contains(part), "{part}: {shown}");
         }
     }

@@ -104,7 +104,7 @@ impl Registry {
         look
     }
 
-    /// An operator removes a snapshot, if the registry can be reached.
+    /// An operator removes a snapshot, if the registry can be reached and nothing was cloned from it.
     pub(in crate::cluster) fn remove_snapshot(
         &mut self,
         volume: usize,
@@ -115,7 +115,14 @@ impl Registry {
             return false;
         }
         self.set_clock(world);
-        done(self.cluster.remove_snapshot(&volume_name(volume), name)).expect("it is there");
+        match done(self.cluster.remove_snapshot(&volume_name(volume), name)) {
+            Ok(_) => {}
+            Err(ClusterError::HasClones { .. }) => {
+                world.coverage.count("removals of what has clones");
+                return false;
+            }
+            Err(error) => panic!("a snapshot cannot be removed: {error}"),
+        }
         self.show(world);
         true
     }

@@ -2,12 +2,17 @@
 
 use super::*;
 use crate::actions::Unseen;
-use base::{BlockRange, LayerSpan, VolumeId};
+use base::{BlockRange, LayerSpan, Views, VolumeId};
 
 const VOLUME: VolumeId = VolumeId(1);
 
 fn at(layer: u32) -> ObjectKey {
     ObjectKey { layer: VOLUME.layer(layer), ..key(0) }
+}
+
+/// Who sees the volume from layers of these numbers.
+fn views(from: &[u32]) -> Views {
+    Views { volume: VOLUME, from: from.to_vec(), ..Views::default() }
 }
 
 fn range(layer: u32, first_block: u16, block_count: u16) -> BlockRange {
@@ -108,7 +113,7 @@ fn what_lies_beneath_counts_block_by_block() {
     let machine = layered();
     let beneath = |layer: u32, first_block, block_count| {
         let span = LayerSpan { volume: VOLUME, oldest: 0, newest: layer - 1 };
-        machine.store.holds_some(&[span], &range(layer, first_block, block_count))
+        machine.store.holds_some([span], &range(layer, first_block, block_count))
     };
     assert!(beneath(1, 3, 5) && !beneath(1, 4, 5) && beneath(3, 4, 1) && !beneath(3, 5, 9));
     assert!(beneath(5, 0, 1), "a hole is something");
@@ -123,7 +128,7 @@ fn what_newer_layers_hide_from_everybody_is_found_and_holes_that_hide_nothing() 
         is_hidden: true,
     };
     let machine = layered();
-    let unseen = |views: &[u32]| machine.store.unseen(&at(9), views);
+    let unseen = |from: &[u32]| machine.store.unseen(PG, 0, &views(from));
     assert_eq!(unseen(&[0, 1, 2, 3, 4, 5]), []);
     assert_eq!(unseen(&[0, 2, 4, 9]), [], "what is newer than most is seen by the newest");
     // Nobody sees the hole in front of the second block any more.
@@ -135,17 +140,75 @@ fn what_newer_layers_hide_from_everybody_is_found_and_holes_that_hide_nothing() 
 }
 
 #[test]
+fn what_a_volume_was_rolled_back_from_nobody_sees_and_what_it_lies_upon_is_hidden_by_its_new_layers_alone() {
+    let all = |layer, first_block, block_count, is_hidden| Unseen {
+        range: range(layer, first_block, block_count),
+        is_hidden,
+    };
+    // It was rolled back to what it held in its first two layers, and wrote the third block since, and a hole over the fifth.
+    let mut machine = layered();
+    machine.writes(7, 2, 1);
+    machine.hides(7, 4, 1);
+    let bent = |from: &[u32]| Views { bends: [(7, 1)].into(), ..views(from) };
+    let gone = [all(5, 1, 1, true), all(4, 0, 2, true), all(2, 1, 4, true)];
+    // The hole hides what only the other branch sees.
+    assert_eq!(machine.store.unseen(PG, 0, &bent(&[1, 7])), [&[all(7, 4, 1, false)][..], &gone].concat());
+    let spans = [LayerSpan { volume: VOLUME, oldest: 7, newest: 8 }, LayerSpan::down_from(VOLUME.layer(1))];
+    let (mut extents, mut checksums) = (Vec::new(), Vec::new());
+    machine.store.lookup_through(&spans, &range(8, 0, 5), &mut extents, &mut checksums);
+    let seen: Vec<_> = extents.iter().map(|extent| (extent.layer.number(), extent.block_count)).collect();
+    assert_eq!(seen, [(0, 2), (7, 1), (0, 1), (7, 1)], "a hole lies nowhere");
+    // A snapshot of the other branch sees what lies beneath both.
+    let hidden = [all(7, 4, 1, false), all(4, 1, 1, true), all(2, 1, 1, true), all(0, 2, 1, true)];
+    assert_eq!(machine.store.unseen(PG, 0, &bent(&[5, 7])), hidden);
+    assert_eq!(
+        machine.store.unseen(PG, 0, &bent(&[5])),
+        hidden,
+        "somebody sees the newest one, whoever it is"
+    );
+}
+
+#[test]
+fn holes_of_a_clone_hide_what_its_parent_holds_and_what_it_sees_of_that_is_known() {
+    let clone = VolumeId(1 | 1 << 28);
+    let mut machine = layered();
+    let record = |machine: &mut Machine, layer, first_block, block_count| {
+        let key = ObjectKey { layer: clone.layer(layer), ..key(0) };
+        machine.record(key, first_block, block_count)
+    };
+    let hole = record(&mut machine, 1, 3, 3);
+    machine.store.stage_hole(&hole).unwrap();
+    machine.settle();
+    let of = |beneath: Vec<LayerSpan>| Views { volume: clone, from: vec![0, 1], beneath, ..Views::default() };
+    // Upon the third layer lie blocks 0 to 4.
+    let upon = of(vec![LayerSpan::down_from(VOLUME.layer(2))]);
+    let idle = machine.store.unseen(PG, 0, &upon);
+    let range = BlockRange { key: hole.key, first_block: 5, block_count: 1 };
+    assert_eq!(idle, [Unseen { range, is_hidden: false }]);
+    let runs = |machine: &Machine, views: &Views| -> Vec<(u16, u16)> {
+        machine.store.seen_beneath(PG, 0, views).into_iter().map(|run| (run.start, run.end)).collect()
+    };
+    assert_eq!(runs(&machine, &upon), [(0, 5)], "a snapshot sees what the clone itself hides");
+    let hiding = Views { from: vec![1], ..upon };
+    assert_eq!(runs(&machine, &hiding), [(0, 3)]);
+    // From the fifth layer on the first two are zeros.
+    let upon = Views { beneath: vec![LayerSpan::down_from(VOLUME.layer(4))], ..hiding };
+    assert_eq!(runs(&machine, &upon), [(2, 3)]);
+    assert_eq!(machine.store.unseen(PG, 0, &of(Vec::new())).len(), 1, "all of it hides nothing");
+}
+
+#[test]
 fn a_hole_goes_when_what_it_hid_has_gone_and_takes_no_room() {
     let mut machine = layered();
-    let views = [9];
+    let views = views(&[9]);
     for _ in 0..2 {
-        for Unseen { range, .. } in machine.store.unseen(&at(9), &views) {
+        for Unseen { range, .. } in machine.store.unseen(PG, 0, &views) {
             let record = machine.record(range.key, range.first_block, range.block_count);
             machine.store.stage_zero(&record).unwrap();
         }
         machine.settle();
     }
-    assert_eq!(machine.store.unseen(&at(9), &views), []);
+    assert_eq!(machine.store.unseen(PG, 0, &views), []);
     let seen: Vec<_> = [None, Some((5, 51)), Some((2, 22)), Some((2, 23)), Some((2, 24))].into();
     assert_eq!(machine.seen(9, 5), seen);
     assert_eq!(machine.store.objects().count(), 2, "nothing is left of the first layer and of the hole");

@@ -1,0 +1,116 @@
+//! The layers of a volume that hold something of an object, one upon the other, and who sees what of them.
+
+use crate::index::{Index, ObjectIndex};
+use base::{LayerId, LayerSpan, OBJECT_BLOCKS, PgId, Views};
+
+const WORDS: usize = OBJECT_BLOCKS / 64;
+
+/// Some of the blocks of an object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bits([u64; WORDS]);
+
+impl Bits {
+    const ALL: Bits = Bits([u64::MAX; WORDS]);
+
+    /// Those of which an object holds something.
+    fn held(object: &ObjectIndex) -> Bits {
+        let mut bits = Bits::default();
+        for block in (0..OBJECT_BLOCKS as u16).filter(|block| object.get(*block).is_some()) {
+            bits.0[usize::from(block) / 64] |= 1 << (block % 64);
+        }
+        bits
+    }
+
+    pub(crate) fn has(&self, block: u16) -> bool {
+        self.0[usize::from(block) / 64] >> (block % 64) & 1 != 0
+    }
+
+    /// Takes up those of others that are not among these.
+    fn add(&mut self, others: &Bits, without: &Bits) {
+        for ((word, other), without) in self.0.iter_mut().zip(others.0).zip(without.0) {
+            *word |= other & !without;
+        }
+    }
+}
+
+/// See the module's documentation.
+pub(crate) struct Stack<'a> {
+    /// The layers, the newest first.
+    pub(crate) layers: Vec<(LayerId, &'a ObjectIndex)>,
+    /// Of each, which blocks somebody sees in it who would, if it held all of them.
+    pub(crate) seen: Vec<Bits>,
+    /// Which of them lies beneath each.
+    beneath: Vec<Option<usize>>,
+    /// Which blocks something is there of, in each or beneath it.
+    there: Vec<Bits>,
+    /// The same of what lies beneath the volume's first layer.
+    there_beneath_all: Bits,
+    /// What is seen of that, through all layers of the volume.
+    pub(crate) seen_beneath_all: Bits,
+}
+
+impl<'a> Stack<'a> {
+    pub(crate) fn of(index: &'a Index, pg: PgId, object: u32, views: &Views) -> Stack<'a> {
+        let all = LayerSpan { volume: views.volume, oldest: 0, newest: u32::MAX };
+        let layers: Vec<(LayerId, &ObjectIndex)> = index.layers(pg, all, object).collect();
+        let numbers: Vec<u32> = layers.iter().map(|(layer, _)| layer.number()).collect();
+        let held: Vec<Bits> = layers.iter().map(|(_, object)| Bits::held(object)).collect();
+        // The first of them that somebody comes to who begins at a number.
+        let first_from = |mut number: u32| loop {
+            let (oldest, next) = views.span_of(number);
+            let at = numbers.partition_point(|other| *other > number);
+            match numbers.get(at).filter(|other| **other >= oldest) {
+                Some(_) => return Some(at),
+                None => number = next.filter(|next| *next < oldest)?,
+            }
+        };
+        let beneath_of = |number: &u32| match views.span_of(*number) {
+            (oldest, next) if oldest == *number => next.filter(|next| next < number).and_then(first_from),
+            _ => first_from(number - 1),
+        };
+        let beneath: Vec<Option<usize>> = numbers.iter().map(beneath_of).collect();
+        let mut stack = Stack {
+            seen: vec![Bits::default(); layers.len()],
+            there: vec![Bits::default(); layers.len()],
+            there_beneath_all: Bits::default(),
+            seen_beneath_all: Bits::default(),
+            layers,
+            beneath,
+        };
+        stack.look_down(&held, views, first_from);
+        let parents = views.beneath.iter().flat_map(|span| index.layers(pg, *span, object));
+        parents.for_each(|(_, object)| stack.there_beneath_all.add(&Bits::held(object), &Bits::default()));
+        for at in (0..held.len()).rev() {
+            let beneath = *stack.there_beneath(at);
+            stack.there[at] = held[at];
+            stack.there[at].add(&beneath, &Bits::default());
+        }
+        stack
+    }
+
+    /// From the newest layer on: what is seen of each is seen from above and hidden by nothing between.
+    fn look_down(&mut self, held: &[Bits], views: &Views, first_from: impl Fn(u32) -> Option<usize>) {
+        let newest_view = views.from.last();
+        for (seen, (layer, _)) in self.seen.iter_mut().zip(&self.layers) {
+            if newest_view.is_none_or(|newest| layer.number() > *newest) {
+                *seen = Bits::ALL;
+            }
+        }
+        let mut looks = |from: Option<usize>, bits: &Bits, without: &Bits, seen: &mut [Bits]| match from {
+            Some(at) => seen[at].add(bits, without),
+            None => self.seen_beneath_all.add(bits, without),
+        };
+        for view in &views.from {
+            looks(first_from(*view), &Bits::ALL, &Bits::default(), &mut self.seen);
+        }
+        for (at, held) in held.iter().enumerate() {
+            let bits = self.seen[at];
+            looks(self.beneath[at], &bits, held, &mut self.seen);
+        }
+    }
+
+    /// Which blocks something is there of beneath one of the layers.
+    pub(crate) fn there_beneath(&self, at: usize) -> &Bits {
+        self.beneath[at].map_or(&self.there_beneath_all, |at| &self.there[at])
+    }
+}
