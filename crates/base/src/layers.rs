@@ -27,12 +27,24 @@ impl LayerSpan {
     pub const fn down_from(layer: LayerId) -> LayerSpan {
         LayerSpan { volume: layer.volume(), oldest: 0, newest: layer.number() }
     }
+}
 
-    /// The newest layer of those in both.
-    fn newest_common(&self, other: &LayerSpan) -> Option<u32> {
-        let newest = self.newest.min(other.newest);
-        (self.volume == other.volume && newest >= self.oldest.max(other.oldest)).then_some(newest)
+/// Those layers of some that are not among others.
+#[must_use]
+pub fn without(some: &[LayerSpan], others: &[LayerSpan]) -> Vec<LayerSpan> {
+    let mut left = some.to_vec();
+    for other in others {
+        let apart = |span: LayerSpan| {
+            if span.volume != other.volume || other.oldest > span.newest || span.oldest > other.newest {
+                return [Some(span), None];
+            }
+            let above = (span.newest > other.newest).then(|| LayerSpan { oldest: other.newest + 1, ..span });
+            let below = (span.oldest < other.oldest).then(|| LayerSpan { newest: other.oldest - 1, ..span });
+            [above, below]
+        };
+        left = left.into_iter().flat_map(apart).flatten().collect();
     }
+    left
 }
 
 /// Who sees the layers of a volume.
@@ -120,25 +132,6 @@ impl ClusterMap {
             beneath: info.parent.map_or_else(Vec::new, |parent| self.sight_of(parent)),
         })
     }
-
-    /// The first number from which on the layers of a volume that its newest one sees are seen by that alone.
-    #[must_use]
-    pub fn seen_by_head_alone(&self, volume: VolumeId) -> u32 {
-        let newest = self.snapshots_of(volume).next_back().map_or(0, |(layer, _)| layer.number() + 1);
-        let Some(info) = self.volumes.get(&volume).filter(|info| !info.bends.is_empty()) else {
-            return newest;
-        };
-        let of_head = self.sight_of(volume.layer(info.head));
-        // What lies beneath a layer that both see, both see.
-        let shared = self.snapshots_of(volume).filter_map(|(layer, _)| {
-            let theirs = self.sight_of(layer);
-            of_head.iter().find_map(|span| {
-                let common = theirs.iter().filter(|_| span.volume == volume);
-                common.filter_map(|their| span.newest_common(their)).max()
-            })
-        });
-        shared.max().map_or(0, |number| number + 1)
-    }
 }
 
 #[cfg(test)]
@@ -197,23 +190,18 @@ mod tests {
     }
 
     #[test]
-    fn what_the_newest_layer_sees_alone_lies_above_what_a_snapshot_sees_too() {
-        let mut map = family();
-        let alone = |map: &ClusterMap| map.seen_by_head_alone(V);
-        assert_eq!((alone(&map), map.seen_by_head_alone(CLONE)), (8, 1));
-        let remove = |map: &mut ClusterMap, number| {
-            map.snapshots.get_mut(&V).expect("it has some").remove(&number);
-        };
-        remove(&mut map, 7);
-        assert_eq!(alone(&map), 4, "its layers 6 and up, and none of those that lie between");
-        remove(&mut map, 3);
-        assert_eq!(alone(&map), 2);
-        // One that was made of the branch that is not gone on with sees what lies beneath its branching.
-        map.snapshots.get_mut(&V).expect("it has some").insert(5, SnapshotInfo::default());
-        assert_eq!(alone(&map), 4);
-        remove(&mut map, 5);
-        remove(&mut map, 1);
-        assert_eq!(alone(&map), 0);
+    fn what_one_sees_and_another_does_not_lies_between_them() {
+        let map = family();
+        let between = |one, other| told(&without(&map.sight_of(one), &map.sight_of(other)));
+        assert_eq!(between(V.layer(7), V.layer(1)), [(V, 7, 6), (V, 3, 2)]);
+        assert_eq!(between(V.layer(5), V.layer(1)), [(V, 5, 2)]);
+        assert_eq!(between(V.layer(1), V.layer(5)), []);
+        assert_eq!(between(V.layer(7), V.layer(5)), [(V, 7, 6)], "two branches");
+        assert_eq!(between(V.layer(5), V.layer(7)), [(V, 5, 4)]);
+        assert_eq!(between(CLONE.layer(1), V.layer(7)), [(CLONE, 1, 0)]);
+        assert_eq!(between(V.layer(7), CLONE.layer(1)), []);
+        let middle = [LayerSpan { volume: V, oldest: 2, newest: 2 }];
+        assert_eq!(told(&without(&map.sight_of(V.layer(3)), &middle)), [(V, 3, 3), (V, 1, 0)]);
     }
 
     #[test]

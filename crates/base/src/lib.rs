@@ -36,7 +36,7 @@ pub use ids::{
     ClientId, ClusterId, CutId, Epoch, Generation, History, LayerId, LinkId, NodeId, ObjectKey, OsdId,
     OsdUuid, PgId, PoolId, Sequence, VolumeId,
 };
-pub use layers::{LayerSpan, Views};
+pub use layers::{LayerSpan, Views, without};
 pub use log_entry::LogEntry;
 pub use network::Network;
 pub use recovery::RecoveryShare;

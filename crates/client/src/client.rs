@@ -2,11 +2,13 @@
 
 mod lines;
 mod piece;
+mod query;
 mod renewal;
 mod stillness;
 mod volumes;
 mod waiting;
 
+pub use query::Change;
 pub use waiting::Notice;
 
 use crate::error::ClientError;
@@ -15,11 +17,12 @@ use base::geometry::blocks_touched;
 use base::hash::{Map, mix};
 use base::map::ClusterMap;
 use base::{
-    BLOCK_BYTES, Buffer, ClientId, ClusterId, Epoch, Generation, Instant, LinkId, Network, OBJECT_BLOCKS,
+    BLOCK_BYTES, Buffer, ClientId, ClusterId, Epoch, Generation, Instant, LayerId, LinkId, Network,
     OBJECT_BYTES, ObjectKey, OsdId, PgId, Sequence, crc32c,
 };
 use lines::Lines;
 use piece::{Piece, PieceKind, PieceState};
+use query::Query;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::SocketAddr;
@@ -74,6 +77,8 @@ pub enum Outcome {
     Done,
     /// The allocation of a range: `(bytes, is allocated)` in order, neighbours different.
     Allocated(Vec<(u64, bool)>),
+    /// What a range holds now that it did not when a snapshot was made: `(bytes, what)` in order, neighbours different.
+    Changed(Vec<(u64, Change)>),
     /// It failed for good.
     Failed(ClientError),
 }
@@ -101,16 +106,7 @@ struct Operation {
     is_change: bool,
     /// Whoever asked for it is gone.
     is_abandoned: bool,
-    /// For allocation queries: a bit a block, from `first_block` of the volume.
-    allocated: Option<AllocatedQuery>,
-}
-
-#[derive(Debug)]
-struct AllocatedQuery {
-    offset: u64,
-    length: u64,
-    first_block: u64,
-    bits: Vec<u64>,
+    query: Option<Query>,
 }
 
 /// The connection to one OSD.
@@ -252,6 +248,18 @@ impl Client {
     /// Asks which parts of a range are allocated.
     pub fn submit_allocated(&mut self, now: Instant, what: Submission, io: &mut impl Network) {
         self.submit(now, PieceKind::Allocated, what, None, io);
+    }
+
+    /// Asks which parts of a range may hold something else than the snapshot of a layer of the same volume, or of one that it was
+    /// cloned from, does. None: which parts hold anything.
+    pub fn submit_changed(
+        &mut self,
+        now: Instant,
+        what: Submission,
+        since: Option<LayerId>,
+        io: &mut impl Network,
+    ) {
+        self.submit(now, PieceKind::Changed(since.unwrap_or_default()), what, None, io);
     }
 
     /// Takes over a newer map. What was sent to an OSD that does not serve its group any more is sent to the one
@@ -428,10 +436,7 @@ impl Client {
         if kind.is_change() && still.asked.is_some() {
             return still.put_off(kind, what, buffer);
         }
-        let allocated = (kind == PieceKind::Allocated).then(|| {
-            let (first_block, blocks) = blocks_touched(offset, length);
-            AllocatedQuery { offset, length, first_block, bits: vec![0; blocks.div_ceil(64) as usize] }
-        });
+        let query = Query::of(kind, offset, length);
         if !self.has_reason_to_look() {
             self.look_at = now + waiting::LOOK_EVERY;
         }
@@ -444,7 +449,7 @@ impl Client {
             failure: None,
             is_change: kind.is_change(),
             is_abandoned: false,
-            allocated,
+            query,
         };
         let operation_index = self.operations_free.pop().unwrap_or_else(|| {
             self.operations.push(None);
@@ -648,6 +653,9 @@ impl Client {
             PieceKind::Read => io.send(link, &request.encode(Kind::Read)),
             PieceKind::Zero => io.send(link, &request.encode(Kind::Zero)),
             PieceKind::Allocated => io.send(link, &request.encode(Kind::Allocated)),
+            PieceKind::Changed(since) => {
+                io.send(link, &Request { origin: since.0, ..request }.encode(Kind::Changed));
+            }
             PieceKind::Write => {
                 // The unaligned edge of a zeroing has no buffer: it is a write of zeros.
                 let (buffer, start) = match &operation.buffer {
@@ -802,20 +810,9 @@ impl Client {
                 }
                 Ok(())
             }
-            PieceKind::Allocated => {
-                if reply.data.len() != OBJECT_BLOCKS / 8 {
-                    return Err(());
-                }
-                let query = operation.allocated.as_mut().expect("an allocation query has its bits");
-                let (first, count) = blocks_touched(u64::from(piece.offset), u64::from(piece.length));
-                let object_start = u64::from(piece.key.object) * OBJECT_BLOCKS as u64;
-                for block in first..first + count {
-                    if reply.data[block as usize / 8] >> (block % 8) & 1 != 0 {
-                        let bit = object_start + block - query.first_block;
-                        query.bits[bit as usize / 64] |= 1 << (bit % 64);
-                    }
-                }
-                Ok(())
+            PieceKind::Allocated | PieceKind::Changed(_) => {
+                let query = operation.query.as_mut().expect("a question has what it is about");
+                query.take(piece, reply.data)
             }
         }
     }
@@ -858,31 +855,12 @@ impl Client {
         }
         let state = self.operations[operation as usize].take().expect("it was just looked at");
         self.operations_free.push(operation);
-        let outcome = match (state.failure, state.allocated) {
+        let outcome = match (state.failure, state.query) {
             (Some(error), _) => Outcome::Failed(error),
-            (None, Some(query)) => Outcome::Allocated(query.runs()),
+            (None, Some(query)) => query.outcome(),
             (None, None) => Outcome::Done,
         };
         self.completions.push_back(Completion { token: state.token, buffer: state.buffer, outcome });
-    }
-}
-
-impl AllocatedQuery {
-    fn runs(&self) -> Vec<(u64, bool)> {
-        let mut runs: Vec<(u64, bool)> = Vec::new();
-        let end = self.offset + self.length;
-        let mut at = self.offset;
-        while at < end {
-            let bit = at / BLOCK_BYTES as u64 - self.first_block;
-            let is_allocated = self.bits[bit as usize / 64] >> (bit % 64) & 1 != 0;
-            let step = (BLOCK_BYTES as u64 - at % BLOCK_BYTES as u64).min(end - at);
-            match runs.last_mut() {
-                Some((bytes, last)) if *last == is_allocated => *bytes += step,
-                _ => runs.push((step, is_allocated)),
-            }
-            at += step;
-        }
-        runs
     }
 }
 
@@ -896,7 +874,7 @@ fn next_piece(kind: PieceKind, at: u64, left: u64) -> (PieceKind, u32) {
             let limit = PAYLOAD_BYTES_MAX as u64 - at % block;
             (kind, left.min(limit))
         }
-        PieceKind::Allocated => (kind, left),
+        PieceKind::Allocated | PieceKind::Changed(_) => (kind, left),
         PieceKind::Zero if !at.is_multiple_of(block) => (PieceKind::Write, left.min(block - at % block)),
         PieceKind::Zero if left < block => (PieceKind::Write, left),
         PieceKind::Zero => (kind, left / block * block),

@@ -13,6 +13,7 @@ mod commands;
 mod host;
 mod output;
 mod top;
+mod transfer;
 
 use clap::{CommandFactory, Parser};
 use commands::arguments::{Arguments, Command};

@@ -120,6 +120,10 @@ impl Router {
         match message {
             Message::Read(request) => Ok(self.reads.handle_read(cx, link, &request)),
             Message::Allocated(request) => Ok(self.reads.handle_allocated(cx, link, &request)),
+            Message::Changed(request) => {
+                self.reads.handle_changed(cx, link, &request);
+                Ok(Handled::Done)
+            }
             Message::Write(write) => {
                 Ok(write::handle_write(cx, link, &write.head, write.checksums, write.data))
             }

@@ -34,7 +34,7 @@ pub(crate) struct VolumeState {
     pub(crate) pool: PoolId,
     /// The layer that it writes to.
     pub(crate) head: LayerId,
-    /// The first layer of those that the newest one sees from which on it sees them alone.
+    /// Of the layers that the newest one sees, those from this one on hold what nobody sees when it is written over.
     unshared: u32,
     /// It was rolled back, or is a clone.
     is_bent: bool,
@@ -212,8 +212,7 @@ impl Volumes {
             .map(|flattened| flattened.number)
     }
 
-    /// Older layers of a volume that its newest one sees alone, where this is that: what it writes there takes the place of what they
-    /// hold, which nobody sees any more then.
+    /// Older layers of a volume, where this is its newest one, of which nobody may see any more what it writes over.
     pub(crate) fn replaced_by(&self, layer: LayerId) -> impl Iterator<Item = LayerSpan> + Clone {
         let unshared = self.of_layer(layer).filter(|state| state.head == layer).map(|state| state.unshared);
         let its_own = self.beneath(layer).filter(move |span| span.volume == layer.volume());
@@ -245,7 +244,9 @@ impl Volumes {
             let state = self.known.entry(*id).or_default();
             (state.pool, state.bytes, state.is_removed) = (info.pool, info.bytes, info.removed);
             state.head = info.head_layer(*id);
-            state.unshared = map.seen_by_head_alone(*id);
+            // What a snapshot sees of a branch, it may see through another one.
+            let newest = map.snapshots_of(*id).next_back().filter(|_| info.bends.is_empty());
+            state.unshared = newest.map_or(0, |(layer, _)| layer.number() + 1);
             state.is_bent = !info.is_straight();
             state.sight = if state.is_bent { map.sight_of(state.head).into() } else { Arc::default() };
             if (info.head > 0 || state.is_bent) && !info.removed {

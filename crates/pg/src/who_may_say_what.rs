@@ -68,11 +68,13 @@ enum Fate {
 /// What becomes of what a client says.
 fn of_client(sender: Sender, kind: Kind) -> Fate {
     match kind {
-        Kind::Read | Kind::Allocated if sender == Sender::Reader => {
+        Kind::Read | Kind::Allocated | Kind::Changed if sender == Sender::Reader => {
             // What it was served is counted.
             Fate::Done(Some("reply Ok"), &["groups", "volumes"])
         }
-        Kind::Read | Kind::Allocated | Kind::Write | Kind::Zero => Fate::Told("reply Forbidden"),
+        Kind::Read | Kind::Allocated | Kind::Changed | Kind::Write | Kind::Zero => {
+            Fate::Told("reply Forbidden")
+        }
         Kind::Hello | Kind::Welcome | Kind::Refused | Kind::Reply => Fate::Ends,
         Kind::Fence | Kind::FenceDone => Fate::Ends,
         Kind::ReplicateWrite | Kind::ReplicateZero | Kind::ReplicateHole => Fate::Ends,
@@ -90,7 +92,7 @@ fn of_client(sender: Sender, kind: Kind) -> Fate {
 fn of_osd(osd: OsdId, later: i64, is_followed: bool, kind: Kind) -> Fate {
     match kind {
         Kind::Hello | Kind::Welcome | Kind::Refused => Fate::Ends,
-        Kind::Read | Kind::Write | Kind::Zero | Kind::Allocated | Kind::Reply => Fate::Ends,
+        Kind::Read | Kind::Write | Kind::Zero | Kind::Allocated | Kind::Changed | Kind::Reply => Fate::Ends,
         Kind::ReplicateWrite | Kind::ReplicateZero | Kind::ReplicateHole if later < 0 => {
             Fate::Told("refused StaleEpoch")
         }
@@ -157,7 +159,7 @@ fn message(kind: Kind, about: About) -> Vec<u8> {
         }
         Kind::Welcome => Welcome { version: version() }.encode().to_vec(),
         Kind::Refused => Refused { reason: "a test" }.encode(),
-        Kind::Read | Kind::Zero | Kind::Allocated => request.encode(kind).to_vec(),
+        Kind::Read | Kind::Zero | Kind::Allocated | Kind::Changed => request.encode(kind).to_vec(),
         Kind::Write => [&request.encode(kind)[..], &checksum, &data].concat(),
         Kind::Reply => Outcome::done(1, sequence, 0).to_vec(),
         Kind::ReplicateWrite => [&replicate.encode(kind)[..], &checksum, &data].concat(),

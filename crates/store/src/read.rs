@@ -240,6 +240,18 @@ impl Store {
         bits
     }
 
+    /// Of which blocks of an object one of these layers holds something, be it a hole: a bit for each, the lowest first.
+    #[must_use]
+    pub fn held_by(&self, spans: &[LayerSpan], pg: PgId, object: u32) -> [u8; base::OBJECT_BLOCKS / 8] {
+        let mut bits = [0u8; base::OBJECT_BLOCKS / 8];
+        for (_, layer) in spans.iter().flat_map(|span| self.contents.index.layers(pg, *span, object)) {
+            for block in (0..base::OBJECT_BLOCKS as u16).filter(|block| layer.get(*block).is_some()) {
+                bits[usize::from(block) / 8] |= 1 << (block % 8);
+            }
+        }
+        bits
+    }
+
     /// Calls `visit` with each block of an object that is there, in order, its checksum, and the sequence of its last
     /// change, which may be told later than it is.
     pub fn for_each_block(&self, key: &ObjectKey, mut visit: impl FnMut(u16, u32, Sequence)) {

@@ -2,7 +2,7 @@
 
 use super::dialler::Dialled;
 use super::session::{AttachError, Opened, Parting, SessionEvent, SessionOptions, VolumeSession};
-use base::{Buffer, Encryption, Instant, LinkId, Network, VolumeId};
+use base::{Buffer, Encryption, Instant, LayerId, LinkId, Network, VolumeId};
 use client::{Client, Completion, Holding, Notice, Submission, VolumeHandle};
 use cluster::Attachment;
 use ring::{ConnectionId, Event, Reactor, ReactorOptions};
@@ -156,6 +156,19 @@ impl VolumeLoop {
     /// Asks what is allocated; see [`Client::submit_allocated`].
     pub fn allocated(&mut self, volume: VolumeHandle, token: u64, offset: u64, length: u64) {
         self.client.submit_allocated(self.now, Submission { volume, token, offset, length }, &mut self.wires);
+    }
+
+    /// Asks what changed since a snapshot; see [`Client::submit_changed`].
+    pub fn changed(
+        &mut self,
+        volume: VolumeHandle,
+        token: u64,
+        offset: u64,
+        length: u64,
+        since: Option<LayerId>,
+    ) {
+        let what = Submission { volume, token, offset, length };
+        self.client.submit_changed(self.now, what, since, &mut self.wires);
     }
 
     /// Whoever asked for some operations is gone; see [`Client::abandon`].

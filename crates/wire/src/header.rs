@@ -68,7 +68,7 @@ codes! {
         Zero = 6,
         /// Client to primary: which blocks of an object are allocated.
         Allocated = 7,
-        /// Primary to client: the answer to the four above.
+        /// Primary to client: the answer to the four above, and to what changed.
         Reply = 8,
         /// Primary to replica: apply this write.
         ReplicateWrite = 9,
@@ -126,6 +126,9 @@ codes! {
         ReplicateHole = 34,
         /// Primary to learner: the same. Counts as a replicated message.
         PushHole = 35,
+        /// Client to primary: of which blocks of an object does a layer hold something else than another one, and which of them are
+        /// allocated?
+        Changed = 36,
     }
 }
 

@@ -103,6 +103,7 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
         ("zero", Message::Zero(zero)),
         ("zero_again", Message::Zero(Request { since, ..zero })),
         ("allocated", Message::Allocated(request)),
+        ("changed", Message::Changed(request)),
         ("reply_refused", reply(damaged, &[], &[])),
         ("reply_not_begun", reply(elsewhere, &[], &[])),
         ("reply_zeros", reply(Outcome { is_zeros: true, ..ok }, &[], &[])),
@@ -220,6 +221,7 @@ fn encode(message: &Message<'_>) -> Vec<u8> {
         }
         Message::Zero(request) => request.encode(Kind::Zero).to_vec(),
         Message::Allocated(request) => request.encode(Kind::Allocated).to_vec(),
+        Message::Changed(request) => request.encode(Kind::Changed).to_vec(),
         Message::Reply(reply) => {
             let Outcome { request, status, details, is_zeros, reached } = reply.head;
             let body_bytes = reply.data.len() + reply.checksums.as_bytes().len();

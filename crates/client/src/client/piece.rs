@@ -2,7 +2,7 @@
 
 use super::waiting::Trouble;
 use crate::route::Reached;
-use base::{Epoch, Generation, LinkId, OBJECT_BYTES, ObjectKey, OsdId};
+use base::{Epoch, Generation, LayerId, LinkId, OBJECT_BYTES, ObjectKey, OsdId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PieceKind {
@@ -10,6 +10,8 @@ pub(super) enum PieceKind {
     Write,
     Zero,
     Allocated,
+    /// Since the snapshot of that layer; 0 for all that there is.
+    Changed(LayerId),
 }
 
 /// Where a piece is.

@@ -2,7 +2,7 @@
 
 use super::*;
 use base::map::{OsdInfo, PgConfig, PoolInfo, VolumeInfo};
-use base::{Epoch, PoolId, VolumeId};
+use base::{Epoch, OBJECT_BLOCKS, PoolId, VolumeId};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use wire::{RefusalDetails, WithData};
@@ -51,6 +51,7 @@ impl TestIo {
                 Message::Read(request) => requests.push((Kind::Read, request, Vec::new())),
                 Message::Zero(request) => requests.push((Kind::Zero, request, Vec::new())),
                 Message::Allocated(request) => requests.push((Kind::Allocated, request, Vec::new())),
+                Message::Changed(request) => requests.push((Kind::Changed, request, Vec::new())),
                 Message::Write(WithData { head: request, checksums: sums, data }) => {
                     let (mut from, mut expected) = (0, Vec::new());
                     while from < data.len() {
@@ -350,6 +351,27 @@ fn allocation_comes_as_runs_clipped_to_the_range() {
     reply(&mut client, &mut io, &reply_with_data(&request, &bits, &[]));
     let outcome = client.poll_completion().unwrap().outcome;
     assert_eq!(outcome, Outcome::Allocated(vec![(3996, false), (8192, true), (100, false)]));
+}
+
+#[test]
+fn what_changed_comes_as_runs_of_data_and_of_zeros_and_says_since_when() {
+    let (mut client, volume, mut io) = connected();
+    let what = of(volume, 1, 4096, 5 * 4096);
+    client.submit_changed(Instant::default(), what, Some(VolumeId(1).layer(3)), &mut io);
+    let (kind, request, _) = io.requests().remove(0);
+    assert_eq!((kind, request.origin), (Kind::Changed, VolumeId(1).layer(3).0));
+    let mut bits = [0u8; wire::CHANGED_BYTES];
+    (bits[0], bits[OBJECT_BLOCKS / 8]) = (0b01_1100, 0b10_0100);
+    reply(&mut client, &mut io, &reply_with_data(&request, &bits, &[]));
+    let runs =
+        vec![(4096, Change::Same), (4096, Change::Data), (2 * 4096, Change::Zeros), (4096, Change::Same)];
+    assert_eq!(client.poll_completion().unwrap().outcome, Outcome::Changed(runs));
+    // What is half of that answers something else.
+    client.submit_changed(Instant::default(), what, None, &mut io);
+    let (_, request, _) = io.requests().remove(0);
+    assert_eq!(request.origin, 0);
+    reply(&mut client, &mut io, &reply_with_data(&request, &bits[..OBJECT_BLOCKS / 8], &[]));
+    assert!(client.poll_completion().is_none());
 }
 
 #[test]

@@ -159,6 +159,7 @@ impl Scene {
                     seen.note("ended", "done");
                 }
                 client::Outcome::Allocated(_) => seen.note("ended", "allocated"),
+                client::Outcome::Changed(_) => seen.note("ended", "changed"),
                 client::Outcome::Failed(error) => seen.note("failed", name_of_error(&error)),
             }
         }

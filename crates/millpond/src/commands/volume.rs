@@ -1,5 +1,7 @@
 //! `millpond volume`: block volumes.
 
+mod export;
+mod import;
 mod lineage;
 mod meta;
 mod snapshot;
@@ -19,7 +21,9 @@ use base::map::ClusterMap;
 use base::units::ByteSize;
 use clap::Subcommand;
 use cluster::{Attachments, Cluster, ClusterError};
+use export::ExportArguments;
 use health::view::{self, AttachmentView, PgHealth, PgView, VolumeDetail, VolumeView};
+use import::ImportArguments;
 use meta::MetaCommand;
 use registry_remote::Desk;
 use snapshot::{SnapshotCommand, SnapshotName};
@@ -91,6 +95,8 @@ pub enum VolumeCommand {
     /// Snapshots: what volumes held at one moment. They take space only as volumes are written anew
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
+    Export(ExportArguments),
+    Import(ImportArguments),
     /// Make a volume that holds what a snapshot holds. It takes space only as it is written
     #[command(after_help = CLONE_EXAMPLES)]
     Clone {
@@ -240,6 +246,8 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
             tell(&volume, *json, &format!("volume {name} is called {new} now"))
         }
         VolumeCommand::Snapshot(command) => snapshot::run(command, directory),
+        VolumeCommand::Export(arguments) => export::run(arguments, directory),
+        VolumeCommand::Import(arguments) => import::run(arguments, directory),
         VolumeCommand::Clone { snapshot, new, json } => {
             let volume = access::with_cluster(directory, async |cluster| {
                 cluster.clone_volume(&snapshot.volume, &snapshot.snapshot, new).await?;

@@ -31,4 +31,5 @@ mod snapshots;
 mod splitting;
 mod stale;
 mod time_limits;
+mod transfers;
 mod trash;

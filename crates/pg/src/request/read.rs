@@ -11,19 +11,20 @@ use crate::journal::Milestone;
 use crate::operation::{Asked, OperationId, OperationKind, OperationState, Purpose};
 use crate::volumes::Sight;
 use base::figures::RequestKind;
-use base::{BLOCK_BYTES, BlockRange, Epoch, LinkId, OBJECT_BLOCKS, ObjectKey};
-use wire::{Outcome, Request, Status};
+use base::{BLOCK_BYTES, BlockRange, Epoch, LayerId, LinkId, OBJECT_BLOCKS, ObjectKey};
+use wire::{CHANGED_BYTES, Outcome, Request, Status};
 use zerocopy::little_endian::U32;
 
 /// A reply that was looked up and leaves with the end of the turn, if the leases still last then.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Answer {
     Zeros,
     Allocated([u8; OBJECT_BLOCKS / 8]),
+    Changed(Box<[u8; CHANGED_BYTES]>),
 }
 
 /// See [`Answer`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Deferred {
     group: u32,
     epoch: Epoch,
@@ -92,6 +93,28 @@ impl Reads {
         Handled::Done
     }
 
+    /// What changed since a snapshot. Of a snapshot nothing changes, whatever is under way; and of a volume whoever has it asks when
+    /// nothing is, or is told of more than there is in the end.
+    pub(crate) fn handle_changed(&mut self, cx: &mut Context<'_, impl Io>, link: LinkId, request: &Request) {
+        let asked = admit::asked(cx, link, request, RequestKind::Allocated);
+        let admitted = admit::admit(cx, request);
+        let Some(group) = admit::or_refuse(cx, admitted, &asked) else { return };
+        let ObjectKey { pg, layer, object } = request.key;
+        let sees = cx.volumes.sight_of(layer);
+        let mut bits = Box::new([0; CHANGED_BYTES]);
+        let (changed, allocated) = bits.split_at_mut(CHANGED_BYTES / 2);
+        let store = &cx.disk.store;
+        allocated.copy_from_slice(&store.allocated_through(&sees, pg, object));
+        if request.origin == 0 {
+            changed.copy_from_slice(allocated);
+        } else {
+            let saw = cx.volumes.sight_of(LayerId(request.origin));
+            let between = [base::without(&sees, &saw), base::without(&saw, &sees)].concat();
+            changed.copy_from_slice(&store.held_by(&between, pg, object));
+        }
+        self.defer(cx, group, asked, Answer::Changed(bits));
+    }
+
     fn tell_allocated(&mut self, cx: &Context<'_, impl Io>, group: u32, asked: Asked, key: &ObjectKey) {
         let sight = cx.volumes.sight_of(key.layer);
         let bits = cx.disk.store.allocated_through(&sight, key.pg, key.object);
@@ -157,6 +180,10 @@ impl Reads {
                 Answer::Allocated(bits) => {
                     cx.io.send(asked.link, &Outcome::done(asked.request, reached, bits.len()));
                     cx.io.send(asked.link, &bits);
+                }
+                Answer::Changed(bits) => {
+                    cx.io.send(asked.link, &Outcome::done(asked.request, reached, bits.len()));
+                    cx.io.send(asked.link, &bits[..]);
                 }
             }
         }

@@ -348,6 +348,7 @@ impl ClientProcess {
                 }
                 Outcome::Done => world.coverage.count("operations done"),
                 Outcome::Allocated(_) => world.coverage.count("operations done: allocated"),
+                Outcome::Changed(_) => return Err("nobody asked what changed".to_owned()),
             }
             if let Some(buffer) = completion.buffer
                 && buffer.is_unique()

@@ -3,7 +3,10 @@
 use super::node::Node;
 use crate::contents::Contents;
 use base::map::{ClusterMap, PgConfig};
-use base::{BLOCK_BYTES, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, VolumeId, ZERO_BLOCK_CRC32C, crc32c};
+use base::{
+    BLOCK_BYTES, BlockRange, LayerId, OBJECT_BLOCKS, ObjectKey, OsdId, PgId, VolumeId, ZERO_BLOCK_CRC32C,
+    crc32c, without,
+};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use store::Unseen;
@@ -87,6 +90,14 @@ pub(super) fn holds_unseen(node: &Node, map: &ClusterMap, key: &ObjectKey) -> bo
     node.osd().is_some_and(|osd| !unseen_of(osd.store(), map, key).is_empty())
 }
 
+/// Whether a node holds a block in other layers of the family too, be it a hole.
+pub(super) fn is_in_other_layers(node: &Node, key: &ObjectKey, block: u16) -> bool {
+    let Some(store) = node.osd().map(pg::Osd::store) else { return false };
+    let family = |key: &ObjectKey| (key.pg, key.layer.volume().family(), key.object);
+    let mut others = store.objects().filter(|other| other != key && family(other) == family(key));
+    others.any(|other| store.allocated_bits(&other)[usize::from(block) / 8] >> (block % 8) & 1 != 0)
+}
+
 /// Checks that members in sync hold nothing of these volumes that nobody sees.
 ///
 /// # Errors
@@ -114,6 +125,66 @@ pub(super) fn check_nothing_is_unseen(
         }
     }
     Ok(())
+}
+
+/// Checks that whatever one snapshot holds and another of its volume does not, or the volume itself, counts as changed between both.
+///
+/// # Errors
+/// The first block that does not.
+pub(super) fn check_changes(nodes: &[Node], map: &ClusterMap) -> Result<(), String> {
+    for (volume, info) in map.volumes.iter().filter(|(_, info)| info.is_listed()) {
+        let views: Vec<LayerId> =
+            map.snapshots_of(*volume).map(|(layer, _)| layer).chain([info.head_layer(*volume)]).collect();
+        let family = |key: &ObjectKey| key.layer.volume().family() == volume.family();
+        for node in nodes {
+            let Some(osd) = node.osd() else { continue };
+            let leads = |key: &ObjectKey| map.pgs.get(&key.pg).is_some_and(|pg| pg.primary == osd.id());
+            let keys = osd.store().objects().filter(|key| family(key) && leads(key));
+            let objects: BTreeSet<(PgId, u32)> = keys.map(|key| (key.pg, key.object)).collect();
+            for (pg, object) in objects {
+                let seen: Vec<_> = views.iter().map(|view| seen_from(node, map, pg, *view, object)).collect();
+                for (newer, of_newer) in views.iter().zip(&seen) {
+                    for (older, of_older) in views.iter().zip(&seen) {
+                        let (sees, saw) = (map.sight_of(*newer), map.sight_of(*older));
+                        let between = [without(&sees, &saw), without(&saw, &sees)].concat();
+                        let changed = osd.store().held_by(&between, pg, object);
+                        let is_told = |block: usize| changed[block / 8] >> (block % 8) & 1 != 0;
+                        let untold = (0..OBJECT_BLOCKS)
+                            .find(|block| of_newer[*block] != of_older[*block] && !is_told(*block));
+                        if let Some(block) = untold {
+                            return Err(format!(
+                                "{newer} and {older} differ in block {block} of object {object}, which does not count as changed"
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the blocks of an object hold for whom sees them from a layer; None: zeros.
+fn seen_from(
+    node: &Node,
+    map: &ClusterMap,
+    pg: PgId,
+    layer: LayerId,
+    object: u32,
+) -> Vec<Option<Rc<[u8; BLOCK_BYTES]>>> {
+    let mut seen = vec![None; OBJECT_BLOCKS];
+    let Some(osd) = node.osd() else { return seen };
+    let (mut extents, mut checksums) = (Vec::new(), Vec::new());
+    let range = BlockRange::whole(ObjectKey { pg, layer, object });
+    osd.store().lookup_through(&map.sight_of(layer), &range, &mut extents, &mut checksums);
+    for extent in extents {
+        let Some(location) = extent.on_drive() else { continue };
+        for offset in 0..extent.block_count {
+            let block = usize::from(extent.first_block + offset);
+            seen[block] = node.drive().content(location.0 + u32::from(offset));
+        }
+    }
+    seen
 }
 
 /// Checks that what lies in a group is of a volume of its pool.

@@ -167,6 +167,7 @@ impl Life {
             return Ok(());
         }
         self.are_pruned()?;
+        inspect::check_changes(&self.nodes, &self.registry.map)?;
         self.end_clones()?;
         while !self.snapshots.there.is_empty() {
             let left = self.snapshots.there.len();

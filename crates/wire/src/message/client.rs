@@ -16,6 +16,8 @@ pub const PAYLOAD_BYTES_MAX: usize = 256 << 10;
 pub const BLOCKS_PER_MESSAGE_MAX: usize = PAYLOAD_BYTES_MAX / BLOCK_BYTES + 1;
 /// The bytes of a block in a reply, with its checksum.
 const SUMMED_BLOCK_BYTES: usize = BLOCK_BYTES + size_of::<U32>();
+/// The bytes that tell what changed in an object: a bit for each block that did, then one for each that is allocated.
+pub const CHANGED_BYTES: usize = 2 * OBJECT_BLOCKS / 8;
 /// The bytes behind the header of what was sent before: [`Request::since`].
 const SINCE_BYTES: usize = size_of::<u64>();
 
@@ -52,7 +54,8 @@ fields! {
         epoch: Epoch = At<48>,
         /// The client's attach generation.
         generation: Generation = At<52>,
-        /// Of a write or zeroing: what the client calls it, the same in every attempt.
+        /// Of a write or zeroing: what the client calls it, the same in every attempt. Of the question what changed: the layer of the
+        /// snapshot that it changed since; 0 asks for all that the other one holds.
         origin: u64 = At<56>,
         /// Of a write or zeroing that may have been done already, by an attempt whose answer did not arrive: what the group
         /// had reached, as far as the client knew, when the first such attempt was sent. What that one did is behind it.
@@ -87,7 +90,7 @@ impl Request {
         if self.unverified && kind != Kind::Read {
             return Err(Impossible("unverified", 1));
         }
-        if self.of_snapshot && !matches!(kind, Kind::Read | Kind::Allocated) {
+        if self.of_snapshot && !matches!(kind, Kind::Read | Kind::Allocated | Kind::Changed) {
             return Err(Impossible("of_snapshot", 1));
         }
         Ok(())
@@ -225,7 +228,8 @@ fields! {
     }
 }
 
-/// The answer to a request. Its data are whole blocks, those that the request touched; or 128 bytes of allocation bits.
+/// The answer to a request. Its data are whole blocks, those that the request touched; or 128 bytes of allocation bits, before which
+/// as many tell what changed if that was asked.
 pub type Reply<'a> = WithData<'a, Outcome>;
 
 impl Outcome {
@@ -256,7 +260,7 @@ impl Outcome {
 
 impl DataHead for Outcome {
     fn data(&self, body_bytes: usize) -> (usize, usize) {
-        if body_bytes == OBJECT_BLOCKS / 8 {
+        if [OBJECT_BLOCKS / 8, CHANGED_BYTES].contains(&body_bytes) {
             return (0, body_bytes);
         }
         let block_count = (body_bytes / SUMMED_BLOCK_BYTES).min(BLOCKS_PER_MESSAGE_MAX);

@@ -57,6 +57,7 @@ messages! {
         Write(WithData<'a, Request>) = Request::parse_write,
         Zero(Request) = Request::parse_zero,
         Allocated(Request) = Frame::whole,
+        Changed(Request) = Frame::whole,
         Reply(Reply<'a>) = WithData::parse,
         ReplicateWrite(WithData<'a, Replicate>) = WithData::parse,
         ReplicateZero(Replicate) = Frame::whole,
