@@ -8,7 +8,7 @@ mod stillness;
 mod volumes;
 mod waiting;
 
-pub use query::Change;
+pub use query::{Change, Space};
 pub use waiting::Notice;
 
 use crate::error::ClientError;
@@ -79,6 +79,8 @@ pub enum Outcome {
     Allocated(Vec<(u64, bool)>),
     /// What a range holds now that it did not when a snapshot was made: `(bytes, what)` in order, neighbours different.
     Changed(Vec<(u64, Change)>),
+    /// The room that a range takes.
+    Space(Space),
     /// It failed for good.
     Failed(ClientError),
 }
@@ -262,6 +264,11 @@ impl Client {
         self.submit(now, PieceKind::Changed(since.unwrap_or_default()), what, None, io);
     }
 
+    /// Asks what room a range takes, by whole objects. Volumes that are only looked at can be asked too.
+    pub fn submit_space(&mut self, now: Instant, what: Submission, io: &mut impl Network) {
+        self.submit(now, PieceKind::Space, what, None, io);
+    }
+
     /// Takes over a newer map. What was sent to an OSD that does not serve its group any more is sent to the one
     /// that does: an OSD that hangs does not answer.
     pub fn handle_map(&mut self, now: Instant, map: Arc<ClusterMap>, io: &mut impl Network) {
@@ -425,6 +432,9 @@ impl Client {
         let Submission { volume, token, offset, length } = what;
         let info = &self.volumes[volume.0 as usize];
         let refused = match info.snapshot {
+            Some(Snapshot::Looked) if kind != PieceKind::Space => {
+                Some(ClientError::NoSuchVolume { volume: format!("{}@", info.name) })
+            }
             Some(_) if kind.is_change() => Some(ClientError::IsSnapshot { volume: info.name.clone() }),
             _ => info.out_of_range(offset, length),
         };
@@ -653,6 +663,7 @@ impl Client {
             PieceKind::Read => io.send(link, &request.encode(Kind::Read)),
             PieceKind::Zero => io.send(link, &request.encode(Kind::Zero)),
             PieceKind::Allocated => io.send(link, &request.encode(Kind::Allocated)),
+            PieceKind::Space => io.send(link, &request.encode(Kind::Space)),
             PieceKind::Changed(since) => {
                 io.send(link, &Request { origin: since.0, ..request }.encode(Kind::Changed));
             }
@@ -810,7 +821,7 @@ impl Client {
                 }
                 Ok(())
             }
-            PieceKind::Allocated | PieceKind::Changed(_) => {
+            PieceKind::Allocated | PieceKind::Changed(_) | PieceKind::Space => {
                 let query = operation.query.as_mut().expect("a question has what it is about");
                 query.take(piece, reply.data)
             }
@@ -874,7 +885,7 @@ fn next_piece(kind: PieceKind, at: u64, left: u64) -> (PieceKind, u32) {
             let limit = PAYLOAD_BYTES_MAX as u64 - at % block;
             (kind, left.min(limit))
         }
-        PieceKind::Allocated | PieceKind::Changed(_) => (kind, left),
+        PieceKind::Allocated | PieceKind::Changed(_) | PieceKind::Space => (kind, left),
         PieceKind::Zero if !at.is_multiple_of(block) => (PieceKind::Write, left.min(block - at % block)),
         PieceKind::Zero if left < block => (PieceKind::Write, left),
         PieceKind::Zero => (kind, left / block * block),

@@ -21,6 +21,8 @@ mod error;
 mod fence;
 mod route;
 
-pub use client::{Change, Client, Completion, Holding, LinkError, Notice, Outcome, Submission, VolumeHandle};
+pub use client::{
+    Change, Client, Completion, Holding, LinkError, Notice, Outcome, Space, Submission, VolumeHandle,
+};
 pub use error::ClientError;
 pub use fence::Fencing;

@@ -124,6 +124,10 @@ impl Router {
                 self.reads.handle_changed(cx, link, &request);
                 Ok(Handled::Done)
             }
+            Message::Space(request) => {
+                self.reads.handle_space(cx, link, &request);
+                Ok(Handled::Done)
+            }
             Message::Write(write) => {
                 Ok(write::handle_write(cx, link, &write.head, write.checksums, write.data))
             }

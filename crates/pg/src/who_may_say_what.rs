@@ -68,11 +68,11 @@ enum Fate {
 /// What becomes of what a client says.
 fn of_client(sender: Sender, kind: Kind) -> Fate {
     match kind {
-        Kind::Read | Kind::Allocated | Kind::Changed if sender == Sender::Reader => {
+        Kind::Read | Kind::Allocated | Kind::Changed | Kind::Space if sender == Sender::Reader => {
             // What it was served is counted.
             Fate::Done(Some("reply Ok"), &["groups", "volumes"])
         }
-        Kind::Read | Kind::Allocated | Kind::Changed | Kind::Write | Kind::Zero => {
+        Kind::Read | Kind::Allocated | Kind::Changed | Kind::Space | Kind::Write | Kind::Zero => {
             Fate::Told("reply Forbidden")
         }
         Kind::Hello | Kind::Welcome | Kind::Refused | Kind::Reply => Fate::Ends,
@@ -91,8 +91,8 @@ fn of_client(sender: Sender, kind: Kind) -> Fate {
 /// that it leads.
 fn of_osd(osd: OsdId, later: i64, is_followed: bool, kind: Kind) -> Fate {
     match kind {
-        Kind::Hello | Kind::Welcome | Kind::Refused => Fate::Ends,
-        Kind::Read | Kind::Write | Kind::Zero | Kind::Allocated | Kind::Changed | Kind::Reply => Fate::Ends,
+        Kind::Hello | Kind::Welcome | Kind::Refused | Kind::Reply => Fate::Ends,
+        Kind::Read | Kind::Write | Kind::Zero | Kind::Allocated | Kind::Changed | Kind::Space => Fate::Ends,
         Kind::ReplicateWrite | Kind::ReplicateZero | Kind::ReplicateHole if later < 0 => {
             Fate::Told("refused StaleEpoch")
         }
@@ -159,7 +159,9 @@ fn message(kind: Kind, about: About) -> Vec<u8> {
         }
         Kind::Welcome => Welcome { version: version() }.encode().to_vec(),
         Kind::Refused => Refused { reason: "a test" }.encode(),
-        Kind::Read | Kind::Zero | Kind::Allocated | Kind::Changed => request.encode(kind).to_vec(),
+        Kind::Read | Kind::Zero | Kind::Allocated | Kind::Changed | Kind::Space => {
+            request.encode(kind).to_vec()
+        }
         Kind::Write => [&request.encode(kind)[..], &checksum, &data].concat(),
         Kind::Reply => Outcome::done(1, sequence, 0).to_vec(),
         Kind::ReplicateWrite => [&replicate.encode(kind)[..], &checksum, &data].concat(),

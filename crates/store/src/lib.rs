@@ -65,5 +65,6 @@ pub use error::{FormatError, OpenError};
 pub use layout::{RecordKind, Secret};
 pub use pg_log::{Currency, IN_FLIGHT_MAX, LastWrite, PG_LOG_ENTRIES};
 pub use recovery::identify;
+pub use stack::ObjectSpace;
 pub use store::Store;
 pub use superblock::{DEVICE_BYTES_MIN, format};

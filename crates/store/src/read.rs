@@ -5,7 +5,7 @@ use crate::index::ObjectIndex;
 use crate::layout::Superblock;
 use crate::pg_log::Currency;
 use crate::space::Space;
-use crate::stack::Stack;
+use crate::stack::{ObjectSpace, Stack};
 use crate::store::Store;
 use crate::superblock;
 use base::{
@@ -168,6 +168,12 @@ impl Store {
             }
         }
         runs
+    }
+
+    /// What a volume holds of an object, and how much of it one of those who see it sees alone.
+    #[must_use]
+    pub fn space(&self, pg: PgId, object: u32, views: &Views) -> ObjectSpace {
+        Stack::of(&self.contents.index, pg, object, views).space(views)
     }
 
     /// Whether all that a layer holds of these blocks are holes.

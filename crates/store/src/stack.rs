@@ -2,6 +2,7 @@
 
 use crate::index::{Index, ObjectIndex};
 use base::{LayerId, LayerSpan, OBJECT_BLOCKS, PgId, Views};
+use std::collections::BTreeMap;
 
 const WORDS: usize = OBJECT_BLOCKS / 64;
 
@@ -49,21 +50,34 @@ pub(crate) struct Stack<'a> {
     pub(crate) seen_beneath_all: Bits,
 }
 
+/// What a volume holds of an object, in blocks on the drive.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObjectSpace {
+    /// All of it.
+    pub held: u32,
+    /// What only those see who see the volume from the layer of that number.
+    pub alone: BTreeMap<u32, u32>,
+}
+
+/// The first of layers of these numbers, the newest first, that somebody comes to who begins at a number.
+fn first_from(numbers: &[u32], views: &Views, mut number: u32) -> Option<usize> {
+    loop {
+        let (oldest, next) = views.span_of(number);
+        let at = numbers.partition_point(|other| *other > number);
+        match numbers.get(at).filter(|other| **other >= oldest) {
+            Some(_) => return Some(at),
+            None => number = next.filter(|next| *next < oldest)?,
+        }
+    }
+}
+
 impl<'a> Stack<'a> {
     pub(crate) fn of(index: &'a Index, pg: PgId, object: u32, views: &Views) -> Stack<'a> {
         let all = LayerSpan { volume: views.volume, oldest: 0, newest: u32::MAX };
         let layers: Vec<(LayerId, &ObjectIndex)> = index.layers(pg, all, object).collect();
         let numbers: Vec<u32> = layers.iter().map(|(layer, _)| layer.number()).collect();
         let held: Vec<Bits> = layers.iter().map(|(_, object)| Bits::held(object)).collect();
-        // The first of them that somebody comes to who begins at a number.
-        let first_from = |mut number: u32| loop {
-            let (oldest, next) = views.span_of(number);
-            let at = numbers.partition_point(|other| *other > number);
-            match numbers.get(at).filter(|other| **other >= oldest) {
-                Some(_) => return Some(at),
-                None => number = next.filter(|next| *next < oldest)?,
-            }
-        };
+        let first_from = |number| first_from(&numbers, views, number);
         let beneath_of = |number: &u32| match views.span_of(*number) {
             (oldest, next) if oldest == *number => next.filter(|next| next < number).and_then(first_from),
             _ => first_from(number - 1),
@@ -107,6 +121,48 @@ impl<'a> Stack<'a> {
             let bits = self.seen[at];
             looks(self.beneath[at], &bits, held, &mut self.seen);
         }
+    }
+
+    /// What the volume holds of the object, and how much of that one view alone sees: the space that is free when that is gone.
+    pub(crate) fn space(&self, views: &Views) -> ObjectSpace {
+        const NOBODY: u32 = u32::MAX;
+        const SEVERAL: u32 = u32::MAX - 1;
+        let both = |one: u32, other: u32| match (one, other) {
+            (one, NOBODY) => one,
+            (NOBODY, other) => other,
+            (one, other) if one == other => one,
+            _ => SEVERAL,
+        };
+        let mut seen_by = vec![[NOBODY; OBJECT_BLOCKS]; self.layers.len()];
+        let numbers = self.numbers();
+        for view in &views.from {
+            if let Some(at) = first_from(&numbers, views, *view) {
+                seen_by[at].iter_mut().for_each(|seen| *seen = both(*seen, *view));
+            }
+        }
+        let mut space = ObjectSpace::default();
+        for (at, (_, object)) in self.layers.iter().enumerate() {
+            for (block, seen) in (0..).zip(seen_by[at]) {
+                match (object.get(block), self.beneath[at]) {
+                    (Some(entry), _) => {
+                        space.held += u32::from(!entry.is_hole());
+                        if !entry.is_hole() && seen < SEVERAL {
+                            *space.alone.entry(seen).or_default() += 1;
+                        }
+                    }
+                    (None, Some(beneath)) => {
+                        let through = &mut seen_by[beneath][usize::from(block)];
+                        *through = both(*through, seen);
+                    }
+                    (None, None) => {}
+                }
+            }
+        }
+        space
+    }
+
+    fn numbers(&self) -> Vec<u32> {
+        self.layers.iter().map(|(layer, _)| layer.number()).collect()
     }
 
     /// Which blocks something is there of beneath one of the layers.

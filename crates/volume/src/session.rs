@@ -76,7 +76,8 @@ impl ClusterAccess {
 pub struct SessionOptions {
     /// The cluster they are in.
     pub cluster: ClusterAccess,
-    /// The volumes, by name; or snapshots, as VOLUME@SNAPSHOT: they are read without being attached.
+    /// The volumes, by name; or snapshots, as VOLUME@SNAPSHOT: they are read without being attached; or as VOLUME@ volumes that are
+    /// asked what room they take, and no more, without being attached.
     pub volumes: Vec<String>,
     /// Whether others may attach them too.
     pub shared: bool,
@@ -185,6 +186,8 @@ impl From<RegistryError> for AttachError {
 pub(super) enum Opened {
     Volume(Box<Attachment>),
     Snapshot(LayerId),
+    /// A volume that is asked what room it takes, and not attached.
+    Look(VolumeId),
 }
 
 /// What was attached, at the start.
@@ -675,12 +678,24 @@ async fn attach_all(
     let (mut opened, mut volumes) = (Vec::with_capacity(options.volumes.len()), volumes.into_iter());
     for name in &options.volumes {
         opened.push(match name.split_once('@') {
+            Some((volume, "")) => Opened::Look(find_volume(&mut maps, volume).await?),
             Some(names) => Opened::Snapshot(find_snapshot(&mut maps, names).await?),
             None => Opened::Volume(Box::new(volumes.next().expect("each volume was attached"))),
         });
     }
     let map = maps.borrow_and_update().clone();
     Ok((maps, Attached { client, volumes: opened, map }))
+}
+
+/// A volume, once a map shows it.
+async fn find_volume(
+    maps: &mut watch::Receiver<Arc<ClusterMap>>,
+    name: &str,
+) -> Result<VolumeId, AttachError> {
+    let find = |map: &ClusterMap| map.volume_named(name).map(|(id, _)| id);
+    let shown = tokio::time::timeout(SNAPSHOT_LIMIT, maps.wait_for(|map| find(map).is_some())).await;
+    let found = shown.ok().and_then(Result::ok).and_then(|map| find(&map));
+    Ok(found.ok_or_else(|| ClusterError::NoSuchVolume { name: name.to_owned() })?)
 }
 
 /// The layer of a snapshot, once a map shows it.

@@ -257,7 +257,9 @@ fn answer(stored: &mut Stored, message: &Message<'_>, replies: &mut Vec<u8>) -> 
         Message::Read(request) => (request, false, faults.refuse_reads),
         Message::Write(write) => (&write.head, true, of_change(&write.head)),
         Message::Zero(request) => (request, true, of_change(request)),
-        Message::Allocated(request) | Message::Changed(request) => (request, false, None),
+        Message::Allocated(request) | Message::Changed(request) | Message::Space(request) => {
+            (request, false, None)
+        }
         _ => panic!("clients send requests"),
     };
     if faults.silent {

@@ -30,7 +30,7 @@ pub struct AttachedVolume {
     pub id: VolumeId,
     /// Its name, as it was asked for.
     pub name: String,
-    /// It is a snapshot: it is read, and not attached.
+    /// It is a snapshot, which is read and not attached, or a volume that is looked at only.
     pub is_snapshot: bool,
 }
 
@@ -89,6 +89,9 @@ impl VolumeLoop {
                 let Attachment { id, generation, .. } = &**attached;
                 let handle = client.add_volume(*id, *generation, holding);
                 AttachedVolume { handle, id: *id, name, is_snapshot: false }
+            }
+            Opened::Look(id) => {
+                AttachedVolume { handle: client.add_look(*id), id: *id, name, is_snapshot: true }
             }
             Opened::Snapshot(layer) => {
                 let handle = client.add_snapshot(*layer);
@@ -169,6 +172,11 @@ impl VolumeLoop {
     ) {
         let what = Submission { volume, token, offset, length };
         self.client.submit_changed(self.now, what, since, &mut self.wires);
+    }
+
+    /// Asks what room a range takes; see [`Client::submit_space`].
+    pub fn space(&mut self, volume: VolumeHandle, token: u64, offset: u64, length: u64) {
+        self.client.submit_space(self.now, Submission { volume, token, offset, length }, &mut self.wires);
     }
 
     /// Whoever asked for some operations is gone; see [`Client::abandon`].

@@ -68,7 +68,7 @@ codes! {
         Zero = 6,
         /// Client to primary: which blocks of an object are allocated.
         Allocated = 7,
-        /// Primary to client: the answer to the four above, and to what changed.
+        /// Primary to client: the answer to the four above, to what changed, and of the space.
         Reply = 8,
         /// Primary to replica: apply this write.
         ReplicateWrite = 9,
@@ -129,6 +129,8 @@ codes! {
         /// Client to primary: of which blocks of an object does a layer hold something else than another one, and which of them are
         /// allocated?
         Changed = 36,
+        /// Client to primary: what room does a volume take in an object, and what of it for which of its snapshots alone?
+        Space = 37,
     }
 }
 

@@ -13,8 +13,16 @@ use base::{
 use zerocopy::little_endian::U32;
 
 /// What clients say to OSDs.
-pub const OF_CLIENTS: [Kind; 7] =
-    [Kind::Hello, Kind::Read, Kind::Write, Kind::Zero, Kind::Allocated, Kind::Changed, Kind::Fence];
+pub const OF_CLIENTS: [Kind; 8] = [
+    Kind::Hello,
+    Kind::Read,
+    Kind::Write,
+    Kind::Zero,
+    Kind::Allocated,
+    Kind::Changed,
+    Kind::Space,
+    Kind::Fence,
+];
 
 /// The most words of a header and what stands behind it that are twisted.
 const TWISTED_WORDS_MAX: usize = 2 * HEADER_BYTES / size_of::<U32>();
@@ -71,7 +79,7 @@ impl<'a, R: FnMut() -> u64> Forger<'a, R> {
                 let reason = "because ".repeat(self.below(80) as usize);
                 Refused { reason: &reason }.encode()
             }
-            Kind::Read | Kind::Zero | Kind::Allocated | Kind::Changed => {
+            Kind::Read | Kind::Zero | Kind::Allocated | Kind::Changed | Kind::Space => {
                 self.request(kind).encode(kind).to_vec()
             }
             Kind::Write => {
@@ -236,7 +244,8 @@ impl<'a, R: FnMut() -> u64> Forger<'a, R> {
             origin: self.origin(),
             since: may_repeat.then(|| self.sequence()),
             unverified: kind == Kind::Read && self.one_in(2),
-            of_snapshot: matches!(kind, Kind::Read | Kind::Allocated | Kind::Changed) && self.one_in(4),
+            of_snapshot: matches!(kind, Kind::Read | Kind::Allocated | Kind::Changed | Kind::Space)
+                && self.one_in(4),
         }
     }
 

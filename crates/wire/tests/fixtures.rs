@@ -58,6 +58,7 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
         details: RefusalDetails::default(),
         is_zeros: false,
         reached: SEQUENCE,
+        is_space: false,
     };
     let details = RefusalDetails {
         epoch: EPOCH,
@@ -104,6 +105,7 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
         ("zero_again", Message::Zero(Request { since, ..zero })),
         ("allocated", Message::Allocated(request)),
         ("changed", Message::Changed(request)),
+        ("space", Message::Space(request)),
         ("reply_refused", reply(damaged, &[], &[])),
         ("reply_not_begun", reply(elsewhere, &[], &[])),
         ("reply_zeros", reply(Outcome { is_zeros: true, ..ok }, &[], &[])),
@@ -222,11 +224,13 @@ fn encode(message: &Message<'_>) -> Vec<u8> {
         Message::Zero(request) => request.encode(Kind::Zero).to_vec(),
         Message::Allocated(request) => request.encode(Kind::Allocated).to_vec(),
         Message::Changed(request) => request.encode(Kind::Changed).to_vec(),
+        Message::Space(request) => request.encode(Kind::Space).to_vec(),
         Message::Reply(reply) => {
-            let Outcome { request, status, details, is_zeros, reached } = reply.head;
+            let Outcome { request, status, details, is_zeros, reached, is_space } = reply.head;
             let body_bytes = reply.data.len() + reply.checksums.as_bytes().len();
             let header = match status {
                 Status::Ok if is_zeros => Outcome::zeros(request, reached),
+                Status::Ok if is_space => Outcome::space(request, reached, body_bytes),
                 Status::Ok => Outcome::done(request, reached, body_bytes),
                 _ => Outcome::refused(request, status, details),
             };

@@ -12,6 +12,7 @@ pub(super) enum PieceKind {
     Allocated,
     /// Since the snapshot of that layer; 0 for all that there is.
     Changed(LayerId),
+    Space,
 }
 
 /// Where a piece is.

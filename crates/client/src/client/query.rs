@@ -4,6 +4,7 @@ use super::Outcome;
 use super::piece::{Piece, PieceKind};
 use base::geometry::blocks_touched;
 use base::{BLOCK_BYTES, OBJECT_BLOCKS};
+use std::collections::BTreeMap;
 
 /// What became of a part of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,18 +17,34 @@ pub enum Change {
     Zeros,
 }
 
+/// The room that a part of a volume takes, in blocks of which each copy takes as much again. What it sees of a parent is not its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// All of it: what the volume holds now and what its snapshots hold.
+    pub held: u64,
+    /// What one snapshot holds alone, or the volume as it is now, by the number of its layer: so much is free when it is gone.
+    pub alone: BTreeMap<u32, u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asks {
+    Allocated,
+    Changed,
+    Space,
+}
+
 /// A question, and what was answered.
 #[derive(Debug)]
 pub(super) struct Query {
     offset: u64,
     length: u64,
     first_block: u64,
-    /// It is asked what changed.
-    asks_changes: bool,
+    asks: Asks,
     /// Which blocks are allocated.
     allocated: Bits,
     /// Which changed.
     changed: Bits,
+    space: Space,
 }
 
 /// A bit a block, from the first one that is asked about.
@@ -53,21 +70,26 @@ impl Bits {
 impl Query {
     /// None of what is no question.
     pub(super) fn of(kind: PieceKind, offset: u64, length: u64) -> Option<Query> {
-        let asks_changes = matches!(kind, PieceKind::Changed(_));
+        let asks = match kind {
+            PieceKind::Allocated => Asks::Allocated,
+            PieceKind::Changed(_) => Asks::Changed,
+            PieceKind::Space => Asks::Space,
+            PieceKind::Read | PieceKind::Write | PieceKind::Zero => return None,
+        };
         let (first_block, blocks) = blocks_touched(offset, length);
-        let is_question = asks_changes || kind == PieceKind::Allocated;
-        is_question.then(|| {
-            let none = Bits(vec![0; blocks.div_ceil(64) as usize]);
-            Query { offset, length, first_block, asks_changes, allocated: none.clone(), changed: none }
-        })
+        let words = if asks == Asks::Space { 0 } else { blocks.div_ceil(64) };
+        let none = Bits(vec![0; words as usize]);
+        let space = Space::default();
+        Some(Query { offset, length, first_block, asks, allocated: none.clone(), changed: none, space })
     }
 
     /// Takes over what was answered about a piece of it. An error is an answer to something else.
     pub(super) fn take(&mut self, piece: &Piece, told: &[u8]) -> Result<(), ()> {
         let each = OBJECT_BLOCKS / 8;
-        let (changed, allocated) = match self.asks_changes {
-            true => told.split_at_checked(each).ok_or(())?,
-            false => (&[][..], told),
+        let (changed, allocated) = match self.asks {
+            Asks::Space => return self.take_space(told),
+            Asks::Changed => told.split_at_checked(each).ok_or(())?,
+            Asks::Allocated => (&[][..], told),
         };
         if allocated.len() != each {
             return Err(());
@@ -75,7 +97,7 @@ impl Query {
         let (first, count) = blocks_touched(u64::from(piece.offset), u64::from(piece.length));
         let place = u64::from(piece.key.object) * OBJECT_BLOCKS as u64 + first - self.first_block;
         self.allocated.take(allocated, first, count, place);
-        if self.asks_changes {
+        if self.asks == Asks::Changed {
             self.changed.take(changed, first, count, place);
         }
         Ok(())
@@ -83,10 +105,22 @@ impl Query {
 
     /// What came of it when all was answered.
     pub(super) fn outcome(&self) -> Outcome {
-        match self.asks_changes {
-            true => Outcome::Changed(self.runs(Query::change)),
-            false => Outcome::Allocated(self.runs(|query, bit| query.allocated.has(bit))),
+        match self.asks {
+            Asks::Allocated => Outcome::Allocated(self.runs(|query, bit| query.allocated.has(bit))),
+            Asks::Changed => Outcome::Changed(self.runs(Query::change)),
+            Asks::Space => Outcome::Space(self.space.clone()),
         }
+    }
+
+    fn take_space(&mut self, told: &[u8]) -> Result<(), ()> {
+        let (words, rest) = told.as_chunks::<4>();
+        let mut words = words.iter().map(|word| u32::from_le_bytes(*word));
+        let held = words.next().filter(|_| rest.is_empty() && words.len().is_multiple_of(2)).ok_or(())?;
+        self.space.held += u64::from(held);
+        while let (Some(number), Some(blocks)) = (words.next(), words.next()) {
+            *self.space.alone.entry(number).or_default() += u64::from(blocks);
+        }
+        Ok(())
     }
 
     fn change(&self, bit: u64) -> Change {

@@ -12,6 +12,8 @@ use base::{Generation, LayerId, PoolId, VolumeId};
 pub(super) enum Snapshot {
     There,
     Removed,
+    /// It is no snapshot, but the volume as it is, that is looked at and not attached.
+    Looked,
 }
 
 /// A volume or a snapshot, as far as requests are concerned.
@@ -55,7 +57,7 @@ impl Volume {
 
     /// Takes over what a newer map shows of it.
     pub(super) fn heed(&mut self, map: &ClusterMap) {
-        if self.snapshot.is_some() {
+        if self.snapshot.is_some_and(|snapshot| snapshot != Snapshot::Looked) {
             let is_there = map.snapshot(self.layer).is_some();
             self.snapshot = Some(if is_there { Snapshot::There } else { Snapshot::Removed });
         } else if let Some(info) = map.volumes.get(&self.id) {
@@ -66,7 +68,9 @@ impl Volume {
 
     /// What that fails with that reaches beyond the end by the newest map.
     pub(super) fn out_of_range(&self, offset: u64, length: u64) -> Option<ClientError> {
-        let is_beyond = offset.checked_add(length).is_none_or(|end| end > self.bytes);
+        // What a larger snapshot holds lies beyond the end of what is looked at.
+        let has_end = self.snapshot != Some(Snapshot::Looked);
+        let is_beyond = has_end && offset.checked_add(length).is_none_or(|end| end > self.bytes);
         let (name, bytes) = (&self.name, self.bytes);
         is_beyond.then(|| ClientError::OutOfRange { volume: name.clone(), offset, length, bytes })
     }
@@ -94,6 +98,16 @@ impl Client {
         let name = format!("{}@{}", volume.name, snapshot.name);
         let (bytes, snapshot) = (snapshot.bytes, Some(Snapshot::There));
         self.add(Volume { layer, snapshot, name, bytes, ..volume })
+    }
+
+    /// Adds a volume that is not attached: it is asked what room it takes, and neither read nor written to.
+    ///
+    /// # Panics
+    /// If the map does not know the volume or its pool.
+    pub fn add_look(&mut self, id: VolumeId) -> VolumeHandle {
+        let mut volume = Volume::new(id, self.info_of(id), Generation(0), Holding::Shared);
+        volume.snapshot = Some(Snapshot::Looked);
+        self.add(volume)
     }
 
     fn info_of(&self, id: VolumeId) -> &VolumeInfo {

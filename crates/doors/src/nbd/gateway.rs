@@ -545,7 +545,7 @@ impl Gateway {
         let Completion { token, buffer, outcome } = completion;
         let failed = match &outcome {
             Outcome::Failed(error) => Some(failure(error, self.works.kind(token))),
-            Outcome::Done | Outcome::Allocated(_) | Outcome::Changed(_) => None,
+            Outcome::Done | Outcome::Allocated(_) | Outcome::Changed(_) | Outcome::Space(_) => None,
         };
         let work = self.works.part_ended(token, failed);
         if let Some(work) = work.as_ref().filter(|work| work.is_orphan) {

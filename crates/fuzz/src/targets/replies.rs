@@ -160,6 +160,7 @@ impl Scene {
                 }
                 client::Outcome::Allocated(_) => seen.note("ended", "allocated"),
                 client::Outcome::Changed(_) => seen.note("ended", "changed"),
+                client::Outcome::Space(_) => seen.note("ended", "space"),
                 client::Outcome::Failed(error) => seen.note("failed", name_of_error(&error)),
             }
         }

@@ -105,7 +105,7 @@ impl Target for VolumeTarget {
                 self.buffers[slot as usize] = completion.buffer;
                 let result = match completion.outcome {
                     Outcome::Failed(error) => Err(error.to_string()),
-                    Outcome::Done | Outcome::Allocated(_) | Outcome::Changed(_) => Ok(()),
+                    Outcome::Done | Outcome::Allocated(_) | Outcome::Changed(_) | Outcome::Space(_) => Ok(()),
                 };
                 completions.push(Completion { slot, result });
             }

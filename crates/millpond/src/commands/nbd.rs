@@ -93,6 +93,11 @@ pub fn run(arguments: &NbdArguments, path: &Path) -> anyhow::Result<()> {
     if let Some(name) = named_twice(&arguments.volumes) {
         bail!(Usage(format!("volume {name} is named twice; name each volume once")));
     }
+    if let Some(name) = arguments.volumes.iter().find(|name| name.ends_with('@')) {
+        bail!(Usage(format!(
+            "{name} names no snapshot; a volume is named without @, a snapshot VOLUME@SNAPSHOT"
+        )));
+    }
     access::require_up(&directory)?;
     serve(arguments, &directory)
 }

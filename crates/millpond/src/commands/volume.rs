@@ -1,5 +1,6 @@
 //! `millpond volume`: block volumes.
 
+mod du;
 mod export;
 mod import;
 mod lineage;
@@ -95,6 +96,18 @@ pub enum VolumeCommand {
     /// Snapshots: what volumes held at one moment. They take space only as volumes are written anew
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
+    /// Show what room a volume takes, and what is free when one of its snapshots is removed
+    #[command(
+        after_help = "Examples:\n  millpond volume du disk\n\nIt may be attached meanwhile. What a clone sees of its parent is \
+                            the parent's."
+    )]
+    Du {
+        /// Its name
+        name: String,
+        /// Print JSON, in bytes
+        #[arg(long)]
+        json: bool,
+    },
     Export(ExportArguments),
     Import(ImportArguments),
     /// Make a volume that holds what a snapshot holds. It takes space only as it is written
@@ -246,6 +259,7 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
             tell(&volume, *json, &format!("volume {name} is called {new} now"))
         }
         VolumeCommand::Snapshot(command) => snapshot::run(command, directory),
+        VolumeCommand::Du { name, json } => du::run(name, *json, directory),
         VolumeCommand::Export(arguments) => export::run(arguments, directory),
         VolumeCommand::Import(arguments) => import::run(arguments, directory),
         VolumeCommand::Clone { snapshot, new, json } => {

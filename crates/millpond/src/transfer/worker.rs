@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use base::{Buffer, LayerId};
-use client::{Change, Outcome, VolumeHandle};
+use client::{Change, Outcome, Space, VolumeHandle};
 use ring::{Event, ReactorOptions};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub struct Worker {
     in_flight: usize,
     /// What came back of reads that are not next.
     read: BTreeMap<u64, Buffer>,
-    told: Option<Vec<(u64, Change)>>,
+    told: Option<Outcome>,
 }
 
 impl Worker {
@@ -56,6 +56,26 @@ impl Worker {
         since: Option<LayerId>,
     ) -> anyhow::Result<Vec<(u64, Change)>> {
         self.volumes.changed(self.handle, self.next, offset, length, since);
+        match self.answer()? {
+            Outcome::Changed(told) => Ok(told),
+            other => unreachable!("what changed is answered by {other:?}"),
+        }
+    }
+
+    /// What room a range takes, by whole objects.
+    ///
+    /// # Errors
+    /// The cluster refused.
+    pub fn space(&mut self, offset: u64, length: u64) -> anyhow::Result<Space> {
+        self.volumes.space(self.handle, self.next, offset, length);
+        match self.answer()? {
+            Outcome::Space(told) => Ok(told),
+            other => unreachable!("what room is taken is answered by {other:?}"),
+        }
+    }
+
+    /// The answer to a question that was asked, with nothing else under way.
+    fn answer(&mut self) -> anyhow::Result<Outcome> {
         (self.next, self.in_flight) = (self.next + 1, self.in_flight + 1);
         loop {
             self.turn()?;
@@ -143,7 +163,7 @@ impl Worker {
             self.in_flight -= 1;
             match (completion.outcome, completion.buffer) {
                 (Outcome::Failed(error), _) => bail!("{error}"),
-                (Outcome::Changed(told), _) => self.told = Some(told),
+                (told @ (Outcome::Changed(_) | Outcome::Space(_)), _) => self.told = Some(told),
                 (_, Some(buffer)) if buffer.is_unique() => {
                     self.read.insert(completion.token, buffer);
                 }

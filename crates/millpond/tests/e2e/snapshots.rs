@@ -142,6 +142,11 @@ fn a_snapshot_is_read_and_not_written_and_what_only_it_held_is_free_when_it_is_r
         assert!(client.read(at << 20, 1 << 20).expect("it lies within") == now, "at {at} MiB of v");
     }
     assert!(reader.write(0, &piece(3)).is_err(), "a snapshot was written to");
+    let space = pond.json(&["volume", "du", "v"]);
+    assert_eq!(space["snapshots"], serde_json::json!([{"name": "one", "alone_bytes": 16 << 20}]));
+    let [held, alone, shared] =
+        ["held_bytes", "alone_bytes", "shared_bytes"].map(|what| space[what].as_u64());
+    assert_eq!((held, alone, shared), (Some(28 << 20), Some(12 << 20), Some(0)));
     // A size is the snapshot's own.
     pond.run(&["volume", "resize", "v", "8MiB", "--allow-shrink"]);
     assert!(reader.read(15 << 20, 1 << 20).expect("it lies within the snapshot") == piece(1));

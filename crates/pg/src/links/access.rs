@@ -80,9 +80,10 @@ impl ClientLink {
     /// With what status a message is refused for want of a right, if it is, and its request.
     pub(crate) fn lacks_right(&self, message: &Message<'_>, volumes: &Volumes) -> Option<(u64, Status)> {
         let (request, is_change) = match message {
-            Message::Read(request) | Message::Allocated(request) | Message::Changed(request) => {
-                (request, false)
-            }
+            Message::Read(request)
+            | Message::Allocated(request)
+            | Message::Changed(request)
+            | Message::Space(request) => (request, false),
             Message::Write(write) => (&write.head, true),
             Message::Zero(request) => (request, true),
             _ => return None,

@@ -29,6 +29,16 @@ pub(crate) type Refusal = (Status, RefusalDetails);
 
 /// The group of a request, if this OSD may serve it.
 pub(crate) fn admit(cx: &mut Context<'_, impl Io>, request: &Request) -> Result<u32, Refusal> {
+    admit_for(cx, request, false)
+}
+
+/// As [`admit`], for a question about the whole of a volume, whoever has it and whichever snapshots it has: it tells nothing of what
+/// they hold.
+pub(crate) fn admit_look(cx: &mut Context<'_, impl Io>, request: &Request) -> Result<u32, Refusal> {
+    admit_for(cx, request, true)
+}
+
+fn admit_for(cx: &mut Context<'_, impl Io>, request: &Request, looks: bool) -> Result<u32, Refusal> {
     let refuse = |status| Err((status, RefusalDetails { osd: cx.me.id, ..RefusalDetails::default() }));
     let layer = request.key.layer;
     let Some(volume) = cx.volumes.of_layer_mut(layer) else {
@@ -47,7 +57,9 @@ pub(crate) fn admit(cx: &mut Context<'_, impl Io>, request: &Request) -> Result<
     if pg.pool != volume.pool || u64::from(object) >= VOLUME_BYTES_MAX / OBJECT_BYTES {
         return refuse(Status::NotPrimary);
     }
-    let end = if !request.of_snapshot {
+    let end = if looks {
+        u64::MAX
+    } else if !request.of_snapshot {
         // Whoever does not know of a snapshot would read what was written before it, and write what nobody finds behind it.
         if layer != volume.head && !cx.me.broken.is(Sabotage::ReadOlder) {
             return refuse(Status::Frozen);

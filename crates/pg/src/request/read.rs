@@ -21,6 +21,7 @@ enum Answer {
     Zeros,
     Allocated([u8; OBJECT_BLOCKS / 8]),
     Changed(Box<[u8; CHANGED_BYTES]>),
+    Space(Box<[u8]>),
 }
 
 /// See [`Answer`].
@@ -115,6 +116,19 @@ impl Reads {
         self.defer(cx, group, asked, Answer::Changed(bits));
     }
 
+    /// What room a volume takes in an object, by what is durable here.
+    pub(crate) fn handle_space(&mut self, cx: &mut Context<'_, impl Io>, link: LinkId, request: &Request) {
+        let asked = admit::asked(cx, link, request, RequestKind::Allocated);
+        let admitted = admit::admit_look(cx, request);
+        let Some(group) = admit::or_refuse(cx, admitted, &asked) else { return };
+        let ObjectKey { pg, layer, object } = request.key;
+        let views = cx.volumes.map.views_of(layer.volume()).unwrap_or_default();
+        let space = cx.disk.store.space(pg, object, &views);
+        let alone = space.alone.into_iter().flat_map(|(number, blocks)| [number, blocks]);
+        let told = std::iter::once(space.held).chain(alone).flat_map(u32::to_le_bytes);
+        self.defer(cx, group, asked, Answer::Space(told.collect()));
+    }
+
     fn tell_allocated(&mut self, cx: &Context<'_, impl Io>, group: u32, asked: Asked, key: &ObjectKey) {
         let sight = cx.volumes.sight_of(key.layer);
         let bits = cx.disk.store.allocated_through(&sight, key.pg, key.object);
@@ -180,6 +194,10 @@ impl Reads {
                 Answer::Allocated(bits) => {
                     cx.io.send(asked.link, &Outcome::done(asked.request, reached, bits.len()));
                     cx.io.send(asked.link, &bits);
+                }
+                Answer::Space(told) => {
+                    cx.io.send(asked.link, &Outcome::space(asked.request, reached, told.len()));
+                    cx.io.send(asked.link, &told);
                 }
                 Answer::Changed(bits) => {
                     cx.io.send(asked.link, &Outcome::done(asked.request, reached, bits.len()));

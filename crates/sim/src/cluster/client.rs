@@ -348,7 +348,7 @@ impl ClientProcess {
                 }
                 Outcome::Done => world.coverage.count("operations done"),
                 Outcome::Allocated(_) => world.coverage.count("operations done: allocated"),
-                Outcome::Changed(_) => return Err("nobody asked what changed".to_owned()),
+                Outcome::Changed(_) | Outcome::Space(_) => return Err("nobody asked that".to_owned()),
             }
             if let Some(buffer) = completion.buffer
                 && buffer.is_unique()

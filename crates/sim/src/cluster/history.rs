@@ -329,7 +329,7 @@ impl History {
                 }
                 values
             }
-            (Kind::Allocated, Outcome::Done | Outcome::Changed(_)) => {
+            (Kind::Allocated, Outcome::Done | Outcome::Changed(_) | Outcome::Space(_)) => {
                 return Err("an allocation query without an answer".to_owned());
             }
             (Kind::Write | Kind::Zero, _) => Vec::new(),

@@ -90,7 +90,7 @@ impl Request {
         if self.unverified && kind != Kind::Read {
             return Err(Impossible("unverified", 1));
         }
-        if self.of_snapshot && !matches!(kind, Kind::Read | Kind::Allocated | Kind::Changed) {
+        if self.of_snapshot && !matches!(kind, Kind::Read | Kind::Allocated | Kind::Changed | Kind::Space) {
             return Err(Impossible("of_snapshot", 1));
         }
         Ok(())
@@ -208,6 +208,9 @@ fields! {
         /// Where the group's order stands, as far as that is for good: whatever is sent from now on is done behind it, in
         /// whichever epoch. 0 if nothing is said of it.
         reached: Sequence = At<24>,
+        /// The data tell of the space: how many blocks there are, then pairs of the number of a layer and how many blocks nobody else
+        /// sees than who sees the volume from that, 4 bytes each.
+        is_space: bool = Flag<4>,
     }
 }
 
@@ -245,6 +248,12 @@ impl Outcome {
         sealed(Kind::Reply, 0, &Outcome { is_zeros: true, ..Outcome::ok(request, reached) })
     }
 
+    /// The header of a reply that tells of the space, in so many bytes that follow.
+    #[must_use]
+    pub fn space(request: u64, reached: Sequence, body_bytes: usize) -> HeaderBytes {
+        sealed(Kind::Reply, body_bytes, &Outcome { is_space: true, ..Outcome::ok(request, reached) })
+    }
+
     /// A whole reply that refuses.
     #[must_use]
     pub fn refused(request: u64, status: Status, details: RefusalDetails) -> HeaderBytes {
@@ -254,13 +263,13 @@ impl Outcome {
 
     fn ok(request: u64, reached: Sequence) -> Outcome {
         let (status, details) = (Status::Ok, RefusalDetails::default());
-        Outcome { request, status, details, is_zeros: false, reached }
+        Outcome { request, status, details, is_zeros: false, reached, is_space: false }
     }
 }
 
 impl DataHead for Outcome {
     fn data(&self, body_bytes: usize) -> (usize, usize) {
-        if [OBJECT_BLOCKS / 8, CHANGED_BYTES].contains(&body_bytes) {
+        if self.is_space || [OBJECT_BLOCKS / 8, CHANGED_BYTES].contains(&body_bytes) {
             return (0, body_bytes);
         }
         let block_count = (body_bytes / SUMMED_BLOCK_BYTES).min(BLOCKS_PER_MESSAGE_MAX);

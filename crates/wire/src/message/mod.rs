@@ -58,6 +58,7 @@ messages! {
         Zero(Request) = Request::parse_zero,
         Allocated(Request) = Frame::whole,
         Changed(Request) = Frame::whole,
+        Space(Request) = Frame::whole,
         Reply(Reply<'a>) = WithData::parse,
         ReplicateWrite(WithData<'a, Replicate>) = WithData::parse,
         ReplicateZero(Replicate) = Frame::whole,

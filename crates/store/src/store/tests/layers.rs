@@ -198,6 +198,27 @@ fn holes_of_a_clone_hide_what_its_parent_holds_and_what_it_sees_of_that_is_known
 }
 
 #[test]
+fn what_a_removal_frees_is_what_nobody_sees_afterwards() {
+    let machine = layered();
+    let all = [0, 2, 4, 5];
+    let space = machine.store.space(PG, 0, &views(&all));
+    assert_eq!(space.held, 9, "holes take no room");
+    for gone in all {
+        let left: Vec<u32> = all.into_iter().filter(|view| *view != gone).collect();
+        let unseen = machine.store.unseen(PG, 0, &views(&left));
+        let data = unseen.iter().filter(|unseen| !machine.store.are_holes(&unseen.range));
+        let freed: u32 = data.map(|unseen| u32::from(unseen.range.block_count)).sum();
+        // What is newer than all that is left counts as seen.
+        if gone < 5 {
+            assert_eq!(space.alone.get(&gone).copied().unwrap_or_default(), freed, "{gone}");
+        }
+    }
+    assert_eq!(space.alone, [(0, 3), (2, 1), (5, 1)].into());
+    let head = machine.store.space(PG, 0, &views(&[9]));
+    assert_eq!((head.held, head.alone), (9, [(9, 4)].into()));
+}
+
+#[test]
 fn a_hole_goes_when_what_it_hid_has_gone_and_takes_no_room() {
     let mut machine = layered();
     let views = views(&[9]);
