@@ -27,6 +27,12 @@ impl LayerSpan {
     pub const fn down_from(layer: LayerId) -> LayerSpan {
         LayerSpan { volume: layer.volume(), oldest: 0, newest: layer.number() }
     }
+
+    /// Whether a layer is one of them.
+    #[must_use]
+    pub fn has(&self, layer: LayerId) -> bool {
+        layer.volume() == self.volume && (self.oldest..=self.newest).contains(&layer.number())
+    }
 }
 
 /// Those layers of some that are not among others.
@@ -202,6 +208,13 @@ mod tests {
         assert_eq!(between(V.layer(7), CLONE.layer(1)), []);
         let middle = [LayerSpan { volume: V, oldest: 2, newest: 2 }];
         assert_eq!(told(&without(&map.sight_of(V.layer(3)), &middle)), [(V, 3, 3), (V, 1, 0)]);
+    }
+
+    #[test]
+    fn a_span_has_the_layers_of_its_volume_between_its_ends() {
+        let span = LayerSpan { volume: V, oldest: 3, newest: 7 };
+        assert!([3, 5, 7].iter().all(|number| span.has(V.layer(*number))));
+        assert!(![2, 8].iter().any(|number| span.has(V.layer(*number))) && !span.has(CLONE.layer(5)));
     }
 
     #[test]

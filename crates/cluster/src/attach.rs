@@ -84,8 +84,8 @@ impl Cluster {
             if expected.is_some_and(|expected| expected != id) {
                 return Err(ClusterError::NoSuchVolume { name: volume });
             }
-            // It would write to the layer that is the first snapshot.
-            if info.head > 0 && !knows_layers {
+            // It would write to the layer that is the first snapshot, and look for a clone in other groups.
+            if (info.head > 0 || id.is_clone()) && !knows_layers {
                 return Err(ClusterError::HasLayers { volume });
             }
             // Read before the attachments are: one that is made afterwards changes it.

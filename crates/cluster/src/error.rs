@@ -469,8 +469,11 @@ pub enum ClusterError {
 
 const NAME_BYTES_MAX: usize = 100;
 
-/// Whether a name keeps the rules for names of pools, volumes and keys.
-pub(super) fn check_name(what: &'static str, name: &str) -> Result<(), ClusterError> {
+/// Whether a name keeps the rules for names of pools, volumes, snapshots and keys.
+///
+/// # Errors
+/// [`ClusterError::NameInvalid`].
+pub fn check_name(what: &'static str, name: &str) -> Result<(), ClusterError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     let reason = if name.is_empty() {
         "is empty"

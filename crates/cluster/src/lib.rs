@@ -89,7 +89,7 @@ mod volumes;
 pub use attach::{AttachRecord, Attachment};
 pub use clerk::{Clerk, Visitor};
 pub use current::{Known, MapFollower, keep_map};
-pub use error::ClusterError;
+pub use error::{ClusterError, check_name};
 pub use history::HistoryBounds;
 pub use http::HttpRecord;
 pub use manager::ManagerRecord;

@@ -249,7 +249,8 @@ impl Volumes {
             state.unshared = newest.map_or(0, |(layer, _)| layer.number() + 1);
             state.is_bent = !info.is_straight();
             state.sight = if state.is_bent { map.sight_of(state.head).into() } else { Arc::default() };
-            if (info.head > 0 || state.is_bent) && !info.removed {
+            // One that was flattened may have holes still.
+            if (info.head > 0 || id.is_clone() || info.prune.is_some()) && !info.removed {
                 self.with_layers.insert(info.pool);
             }
             state.is_in_trash = info.trashed.is_some();

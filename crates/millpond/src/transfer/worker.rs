@@ -1,7 +1,7 @@
 //! One volume or snapshot, asked, read and written to in order, with enough under way to keep the cluster busy.
 
 use anyhow::bail;
-use base::{Buffer, LayerId};
+use base::{Buffer, LayerId, VolumeId};
 use client::{Change, Outcome, Space, VolumeHandle};
 use ring::{Event, ReactorOptions};
 use std::collections::{BTreeMap, VecDeque};
@@ -38,6 +38,11 @@ impl Worker {
         let handle = volumes.volumes()[0].handle;
         let (events, spares, read) = (Vec::new(), Vec::new(), BTreeMap::new());
         Ok(Worker { volumes, handle, events, spares, next: 0, in_flight: 0, read, told: None })
+    }
+
+    /// The volume, or that of the snapshot.
+    pub fn volume(&self) -> VolumeId {
+        self.volumes.volumes()[0].id
     }
 
     /// Its size in bytes.

@@ -79,6 +79,14 @@ fn a_clone_holds_what_its_snapshot_holds_and_needs_it_no_more_when_it_is_flatten
     holds(&pond, "v", |at| if at < 8 { 2 } else { first(WRITTEN)(at) });
     holds(&pond, "d", of_clone);
 
+    // What a clone loses of its parent when it is made smaller is not there when it grows.
+    pond.run(&["volume", "clone", "v@s", "e"]);
+    fill(&mut pond.serve("e").client(), 12..13, 5);
+    pond.run(&["volume", "resize", "e", "9MiB", "--allow-shrink"]);
+    pond.run(&["volume", "resize", "e", VOLUME_BYTES]);
+    holds(&pond, "e", first(9));
+    pond.run(&["volume", "rm", "e", "--now"]);
+
     // Others go on with it when a node is killed.
     pond.run(&["volume", "flatten", "c", "--no-wait"]);
     signal(node_of(&pond, 0), Signal::SIGKILL);
@@ -94,6 +102,20 @@ fn a_clone_holds_what_its_snapshot_holds_and_needs_it_no_more_when_it_is_flatten
     pond.refused(&["volume", "snapshot", "rm", "c@t"], &["d was cloned from"]);
     pond.run(&["volume", "rm", "d", "--now"]);
     pond.run(&["volume", "snapshot", "rm", "c@t"]);
+    // What waits for something to be deleted is not held up by what was flattened, whoever leads.
+    pond.down();
+    pond.up();
+    pond.run(&["volume", "resize", "c", "8MiB", "--allow-shrink"]);
+    pond.run(&["volume", "resize", "c", VOLUME_BYTES]);
+    holds(&pond, "c", |at| {
+        if at == 6 {
+            4
+        } else if at < 8 {
+            of_clone(at)
+        } else {
+            0
+        }
+    });
 }
 
 #[test]

@@ -64,6 +64,11 @@ fn a_volume_goes_elsewhere_whole_and_then_by_what_changed_and_nothing_else_is_ta
     refused(&bad, &["not what was written"]);
     assert!(to.list(&["volume", "ls"]).iter().all(|volume| volume["name"] != "copy"));
 
+    let named = [b"rbd diff v1\nt\x07\0\0\0my snaps\0\0\0\x01\0\0\0\0e".as_slice()].concat();
+    std::fs::write(&bad, named).expect("the directory takes files");
+    refused(&bad, &["\"my snap\" cannot be the name of a snapshot"]);
+    assert!(to.list(&["volume", "ls"]).iter().all(|volume| volume["name"] != "copy"));
+
     import(&whole);
     names(&to.run(&["volume", "snapshot", "ls", "copy"]), &["one"]);
     refused(&whole, &["has a snapshot one already"]);
@@ -75,7 +80,11 @@ fn a_volume_goes_elsewhere_whole_and_then_by_what_changed_and_nothing_else_is_ta
         .expect("it is there");
     refused(&bad, &["cut short"]);
     assert!(content(&to, "copy") == before, "what was refused changed something");
-    to.run(&["volume", "rollback", "copy@one", "--discard-changes"]);
+    let back = ["volume", "rollback", "copy@one", "--discard-changes"];
+    to.run(&back);
+    to.run(&["volume", "resize", "copy", "16MiB", "--allow-shrink"]);
+    refused(&changes, &["another size than copy@one had", "rollback copy@one"]);
+    to.run(&back);
     import(&changes);
     for snapshot in ["one", "two"] {
         let held = [(&from, "v"), (&to, "copy")].map(|(pond, of)| content(pond, &format!("{of}@{snapshot}")));

@@ -71,9 +71,9 @@ struct Link {
     next: Option<u32>,
 }
 
-/// An object by the name that its lane has.
+/// An object by the name that its lane has: a clone's is its parent's, whose blocks it reads.
 fn of_all_layers(key: ObjectKey) -> ObjectKey {
-    ObjectKey { layer: key.layer.volume().first_layer(), ..key }
+    ObjectKey { layer: key.layer.volume().family().first_layer(), ..key }
 }
 
 /// See the module's documentation.

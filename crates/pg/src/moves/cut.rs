@@ -38,7 +38,7 @@ use crate::operation::{ByteRange, OperationId, OperationKind, Purpose};
 use crate::replication::order;
 use crate::request::{admit, queue, write};
 use crate::volumes::Shrunk;
-use base::{BLOCK_BYTES, BlockRange, CutId, LayerId, OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey, PgId};
+use base::{BLOCK_BYTES, BlockRange, CutId, LayerId, OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey, PgId, VolumeId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use zerocopy::little_endian::U32;
@@ -147,22 +147,29 @@ impl Cuts {
         let mut found: BTreeMap<u32, Vec<CutId>> = groups.iter().map(|index| (*index, Vec::new())).collect();
         // Objects of which several layers may hold something, each once.
         let mut layered = BTreeSet::new();
+        // Of which volumes made smaller something is seen, by the volume that holds it.
+        let mut seen_from: BTreeMap<VolumeId, Vec<LayerId>> = BTreeMap::new();
+        for head in cx.volumes.shrunk.keys() {
+            let volumes: BTreeSet<VolumeId> =
+                cx.volumes.sight_of(*head).iter().map(|span| span.volume).collect();
+            volumes.into_iter().for_each(|volume| seen_from.entry(volume).or_default().push(*head));
+        }
         for key in cx.disk.store.objects() {
-            let (volumes, volume) = (&cx.volumes, key.layer.volume());
-            let Some(head) = volumes.get(volume).map(|state| state.head) else { continue };
-            let key = ObjectKey { layer: head, ..key };
-            let Some(shrunk) = volumes.shrunk.get(&head) else { continue };
-            if head.number() > 0 && !layered.insert(key) {
-                continue;
-            }
-            let Some(found) = cx.groups.find(key.pg).and_then(|index| found.get_mut(&index)) else {
-                continue;
-            };
-            if let Some(range) = blocks_beyond(key, shrunk.end)
-                && holds_some(cx, &range)
-            {
-                self.queue.push_back((Excess::Blocks(range), shrunk.cut));
-                found.push(shrunk.cut);
+            for head in seen_from.get(&key.layer.volume()).into_iter().flatten() {
+                let key = ObjectKey { layer: *head, ..key };
+                let Some(shrunk) = cx.volumes.shrunk.get(head) else { continue };
+                if (head.number() > 0 || head.volume().is_clone()) && !layered.insert(key) {
+                    continue;
+                }
+                let Some(found) = cx.groups.find(key.pg).and_then(|index| found.get_mut(&index)) else {
+                    continue;
+                };
+                if let Some(range) = blocks_beyond(key, shrunk.end)
+                    && holds_some(cx, &range)
+                {
+                    self.queue.push_back((Excess::Blocks(range), shrunk.cut));
+                    found.push(shrunk.cut);
+                }
             }
         }
         for (index, mut found) in found {
@@ -270,8 +277,9 @@ fn tail_of(pg: PgId, layer: LayerId, shrunk: &Shrunk) -> Option<BlockRange> {
 
 /// Whether something of these blocks is there for whoever reads their layer.
 fn holds_some(cx: &Context<'_, impl Io>, range: &BlockRange) -> bool {
-    // Of one without other layers it was found that it is there.
-    range.first_block == 0 && range.key.layer.number() == 0 || is_seen(cx, range)
+    // Of one without other layers it was found that it is there, and it has no holes.
+    let layer = range.key.layer;
+    range.first_block == 0 && layer.number() == 0 && !layer.volume().is_clone() || is_seen(cx, range)
 }
 
 /// The same of blocks of an object that may not be there.
@@ -311,6 +319,8 @@ fn begin(cx: &mut Context<'_, impl Io>, excess: Excess, cut: CutId) -> bool {
         return false;
     }
     match excess {
+        // Holes are something that a member may have no room for.
+        Excess::Blocks(range) if waits_for_room(cx, index, &range.key) => true,
         Excess::Blocks(range) => {
             cx.pass(Milestone::CutBlocks);
             let id = cx.operations.add_for(OperationKind::Zero, Purpose::Cut(cut), index, range);

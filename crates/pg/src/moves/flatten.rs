@@ -6,8 +6,8 @@
 //! meanwhile waits for it, and what is written is not written over: it is looked once more that the layer holds nothing there.
 //!
 //! Each flattening has a number ([`base::map::VolumeInfo::flatten`]). When a look at all objects of a group has found nothing that
-//! somebody sees beneath the clone, the primary counts it as done there, and when all groups have, the manager takes the parent off
-//! the clone. Nothing is added afterwards: a snapshot does not change, and what hides something of it stays for as long as the map
+//! somebody sees beneath the clone, and what was under way then has ended in the same epoch, the primary counts it as done there; when
+//! all groups have, the manager takes the parent off the clone. Nothing is added afterwards: a snapshot does not change, and what hides something of it stays for as long as the map
 //! shows that it lies there. Who serves by a map that does not show it serves by one that no later epoch has an older one than, as
 //! with cuts ([`crate::moves::cut`]).
 
@@ -17,7 +17,7 @@ use crate::codec::Payload;
 use crate::context::Context;
 use crate::io::Io;
 use crate::journal::Milestone;
-use crate::operation::{ByteRange, OperationKind, Purpose};
+use crate::operation::{ByteRange, OperationId, OperationKind, Purpose};
 use crate::request::{admit, queue, write};
 use base::{BLOCK_BYTES, BlockRange, CutId, Epoch, Instant, LayerSpan, ObjectKey, VolumeId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,10 +26,12 @@ use zerocopy::little_endian::U32;
 
 /// Blocks that are being copied at a time, in each group.
 const AT_ONCE: usize = 32;
+/// Objects that are looked at at a time, in all groups.
+const OBJECTS_AT_ONCE: usize = 128;
 /// The pause between one look and the next.
 const PACE: Duration = Duration::from_millis(5);
 /// The pause before a group is looked at again of which something was copied: something may be damaged, and stay so.
-const PASS_PAUSE: Duration = Duration::from_millis(500);
+const PASS_PAUSE: Duration = Duration::from_secs(1);
 
 /// A look at all objects of a group.
 #[derive(Debug)]
@@ -42,6 +44,9 @@ struct Pass {
     /// What was found.
     blocks: VecDeque<BlockRange>,
     has_found: bool,
+    /// When all was looked at: what was under way then. What hid something was durable here, and may come to nothing where it is
+    /// not elsewhere before the epoch ends; as long as it is under way nothing is told.
+    awaited: Option<Vec<OperationId>>,
 }
 
 /// See the module's documentation.
@@ -67,8 +72,9 @@ impl Flattens {
             return;
         }
         self.begin_passes(cx);
+        let mut looks = OBJECTS_AT_ONCE;
         for index in self.passes.keys().copied().collect::<Vec<_>>() {
-            self.go_on(cx, index);
+            self.go_on(cx, index, &mut looks);
         }
         self.is_under_way = !self.passes.is_empty() || !self.again_at.is_empty();
         if self.is_under_way {
@@ -99,25 +105,22 @@ impl Flattens {
                 clones.entry(volume).or_default().push(*clone);
             }
         }
-        let mut found: BTreeMap<u32, BTreeSet<ObjectKey>> =
-            new.iter().map(|index| (*index, BTreeSet::new())).collect();
-        for key in cx.disk.store.objects() {
-            let Some(clones) = clones.get(&key.layer.volume()) else { continue };
-            let Some(found) = cx.groups.find(key.pg).and_then(|index| found.get_mut(&index)) else {
-                continue;
-            };
-            found.extend(clones.iter().map(|clone| ObjectKey { layer: clone.first_layer(), ..key }));
-        }
-        for (index, objects) in found {
+        for index in new {
             let group = &cx.groups[index];
+            let mut objects = BTreeSet::new();
+            for key in cx.disk.store.objects_of(group.pg) {
+                let clones = clones.get(&key.layer.volume()).into_iter().flatten();
+                objects.extend(clones.map(|clone| ObjectKey { layer: clone.first_layer(), ..key }));
+            }
             let through = cx.volumes.flattens_of(group.pg.pool).max().unwrap_or_default();
             let (epoch, objects) = (group.epoch, objects.into_iter().collect());
-            let pass = Pass { epoch, through, objects, blocks: VecDeque::new(), has_found: false };
+            let pass =
+                Pass { epoch, through, objects, blocks: VecDeque::new(), has_found: false, awaited: None };
             self.passes.insert(index, pass);
         }
     }
 
-    fn go_on(&mut self, cx: &mut Context<'_, impl Io>, index: u32) {
+    fn go_on(&mut self, cx: &mut Context<'_, impl Io>, index: u32, looks: &mut usize) {
         let Some(pass) = self.passes.get_mut(&index) else { return };
         if cx.groups[index].epoch != pass.epoch || !may_delete(cx, index) {
             self.passes.remove(&index);
@@ -125,7 +128,8 @@ impl Flattens {
         }
         let under_way = in_line(cx, index);
         for _ in under_way..AT_ONCE {
-            while pass.blocks.is_empty() {
+            while pass.blocks.is_empty() && *looks > 0 {
+                *looks -= 1;
                 let Some(key) = pass.objects.pop_front() else { break };
                 pass.blocks = seen_beneath(cx, &key);
                 pass.has_found |= !pass.blocks.is_empty();
@@ -137,7 +141,12 @@ impl Flattens {
             }
         }
         let left = (pass.objects.len() + usize::from(!pass.blocks.is_empty())) as u64;
-        let is_over = left == 0 && in_line(cx, index) == 0;
+        let mut is_over = left == 0 && in_line(cx, index) == 0;
+        if is_over && !pass.has_found {
+            let awaited = pass.awaited.get_or_insert_with(|| changes_in_line(cx, index));
+            awaited.retain(|id| cx.lines.all(index).any(|other| other == *id));
+            is_over = awaited.is_empty();
+        }
         let (through, has_found) = (pass.through, pass.has_found);
         let now = cx.now;
         let Some(primary) = cx.groups[index].standing.primary_mut() else { return };
@@ -161,6 +170,13 @@ fn is_pending(cx: &Context<'_, impl Io>, index: u32) -> bool {
     let group = &cx.groups[index];
     let Some(primary) = group.standing.primary() else { return false };
     cx.volumes.flattens_of(group.pg.pool).any(|flatten| flatten > primary.cutting.flatten.through)
+}
+
+/// What is under way in a group, or waits there, and is no read.
+fn changes_in_line(cx: &Context<'_, impl Io>, group: u32) -> Vec<OperationId> {
+    let is_change =
+        |id: &_| cx.operations.get(*id).is_some_and(|operation| operation.kind != OperationKind::Read);
+    cx.lines.all(group).filter(is_change).collect()
 }
 
 /// How many blocks of a group are being copied.
@@ -193,6 +209,10 @@ fn begin(cx: &mut Context<'_, impl Io>, index: u32, range: &BlockRange) -> bool 
         || admit::is_full(cx, index, &range.key)
         || waits_for_room(cx, index, &range.key)
     {
+        return false;
+    }
+    // Clients need that memory too.
+    if cx.disk.large.available() * 2 <= cx.disk.large.count() {
         return false;
     }
     let Some(copy) = cx.disk.large.take() else { return false };

@@ -52,8 +52,8 @@ pub(crate) struct Prunes {
     objects: VecDeque<ObjectKey>,
     /// The same of objects in which something was written over or deleted.
     changed: VecDeque<ObjectKey>,
-    /// What was found.
-    unseen: VecDeque<Unseen>,
+    /// What was found, and in which epoch of its group: in another one what hid it may have come to nothing.
+    unseen: VecDeque<(Unseen, Epoch)>,
     /// By group.
     passes: BTreeMap<u32, Pass>,
     is_under_way: bool,
@@ -94,9 +94,9 @@ impl Prunes {
             cx.turn.next_tick = cx.turn.next_tick.min(cx.now + PACE);
         }
         for _ in 0..AT_ONCE {
-            let Some(unseen) = self.unseen.pop_front() else { return };
-            if !begin(cx, unseen) {
-                return self.unseen.push_front(unseen);
+            let Some((unseen, epoch)) = self.unseen.pop_front() else { return };
+            if !begin(cx, unseen, epoch) {
+                return self.unseen.push_front((unseen, epoch));
             }
         }
     }
@@ -138,7 +138,7 @@ impl Prunes {
         for key in cx.disk.store.objects() {
             let Some(head) = cx.volumes.of_layer(key.layer).map(|state| state.head) else { continue };
             let is_passed = || cx.groups.find(key.pg).is_some_and(|index| self.passes.contains_key(&index));
-            if head.number() > 0 && is_passed() {
+            if (head.number() > 0 || head.volume().is_clone()) && is_passed() {
                 found.insert(ObjectKey { layer: head, ..key });
             }
         }
@@ -163,7 +163,8 @@ impl Prunes {
         if let Some(pass) = self.passes.get_mut(&index).filter(|_| is_of_pass) {
             pass.has_found |= !unseen.is_empty();
         }
-        self.unseen.extend(unseen);
+        let epoch = cx.groups[index].epoch;
+        self.unseen.extend(unseen.into_iter().map(|unseen| (unseen, epoch)));
     }
 }
 
@@ -188,10 +189,10 @@ fn is_in_line(cx: &Context<'_, impl Io>, group: u32) -> bool {
 }
 
 /// Begins to delete blocks that nobody sees. `false` when there is no room for it right now.
-fn begin(cx: &mut Context<'_, impl Io>, unseen: Unseen) -> bool {
+fn begin(cx: &mut Context<'_, impl Io>, unseen: Unseen, epoch: Epoch) -> bool {
     let Unseen { range, is_hidden } = unseen;
     let Some(index) = cx.groups.find(range.key.pg) else { return true };
-    if !may_delete(cx, index) || !cx.groups[index].holds(&range.key) {
+    if !may_delete(cx, index) || cx.groups[index].epoch != epoch || !cx.groups[index].holds(&range.key) {
         // It is looked for once more.
         sweep_again(cx, index);
         return true;

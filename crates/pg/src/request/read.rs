@@ -12,7 +12,7 @@ use crate::operation::{Asked, OperationId, OperationKind, OperationState, Purpos
 use crate::volumes::Sight;
 use base::figures::RequestKind;
 use base::{BLOCK_BYTES, BlockRange, Epoch, LayerId, LinkId, OBJECT_BLOCKS, ObjectKey};
-use wire::{CHANGED_BYTES, Outcome, Request, Status};
+use wire::{CHANGED_BYTES, Outcome, RefusalDetails, Request, Status};
 use zerocopy::little_endian::U32;
 
 /// A reply that was looked up and leaves with the end of the turn, if the leases still last then.
@@ -94,14 +94,25 @@ impl Reads {
         Handled::Done
     }
 
-    /// What changed since a snapshot. Of a snapshot nothing changes, whatever is under way; and of a volume whoever has it asks when
-    /// nothing is, or is told of more than there is in the end.
+    /// What changed since a snapshot. What is under way in the layers that this is about may come to nothing, and tells nobody
+    /// anything: it is asked again. In those of snapshots that is rare.
     pub(crate) fn handle_changed(&mut self, cx: &mut Context<'_, impl Io>, link: LinkId, request: &Request) {
         let asked = admit::asked(cx, link, request, RequestKind::Allocated);
         let admitted = admit::admit(cx, request);
         let Some(group) = admit::or_refuse(cx, admitted, &asked) else { return };
         let ObjectKey { pg, layer, object } = request.key;
         let sees = cx.volumes.sight_of(layer);
+        let saw = cx.volumes.sight_of(LayerId(request.origin));
+        let is_seen = |layer: LayerId| sees.iter().chain(saw.iter()).any(|span| span.has(layer));
+        let is_changing = cx.lines.all(group).filter_map(|id| cx.operations.get(id)).any(|operation| {
+            let key = operation.range.key;
+            let is_change = operation.kind != OperationKind::Read && operation.purpose != Purpose::Prune;
+            is_change && key.object == object && is_seen(key.layer)
+        });
+        if is_changing {
+            let details = RefusalDetails { was_not_begun: true, osd: cx.me.id, ..RefusalDetails::default() };
+            return cx.refuse_client(&asked, Status::NotActive, details);
+        }
         let mut bits = Box::new([0; CHANGED_BYTES]);
         let (changed, allocated) = bits.split_at_mut(CHANGED_BYTES / 2);
         let store = &cx.disk.store;
@@ -109,7 +120,6 @@ impl Reads {
         if request.origin == 0 {
             changed.copy_from_slice(allocated);
         } else {
-            let saw = cx.volumes.sight_of(LayerId(request.origin));
             let between = [base::without(&sees, &saw), base::without(&saw, &sees)].concat();
             changed.copy_from_slice(&store.held_by(&between, pg, object));
         }

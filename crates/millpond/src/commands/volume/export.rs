@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use volume::SessionOptions;
 
 /// What of a volume is asked about at a time, in bytes.
-const WINDOW_BYTES: u64 = 64 * OBJECT_BYTES;
+pub(super) const WINDOW_BYTES: u64 = 64 * OBJECT_BYTES;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -1,6 +1,6 @@
 //! `millpond volume import`: a volume made of a stream, or brought to what a stream leads to.
 
-use super::export::{check_versions, layer_of};
+use super::export::{WINDOW_BYTES, check_versions, layer_of};
 use crate::host::access;
 use crate::host::directory::Directory;
 use crate::host::readiness::FIRST_POOL;
@@ -11,7 +11,7 @@ use anyhow::{Context, bail, ensure};
 use base::LayerId;
 use base::units::ByteSize;
 use clap::Args;
-use cluster::WantedSnapshot;
+use cluster::{WantedSnapshot, check_name};
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ pub fn run(arguments: &ImportArguments, path: &Path) -> anyhow::Result<()> {
     };
     // From here on nobody else writes to it.
     let mut worker = Worker::open(options)?;
-    let from = check_base(path, volume, &subject)?;
+    let from = check_base(path, volume, &worker, &subject)?;
     if let Some(at) = first_change(&mut worker, from)? {
         match &subject.from {
             None => bail!("the volume {volume} holds something already; choose another name"),
@@ -76,7 +76,7 @@ pub fn run(arguments: &ImportArguments, path: &Path) -> anyhow::Result<()> {
     }
     let (data, zeros) = apply(&input, &mut worker).with_context(|| broken_off(volume, &subject))?;
     if let Some(to) = &subject.to {
-        take_snapshot(path, &mut worker, volume, to)?;
+        take_snapshot(path, &mut worker, volume, to).with_context(|| broken_off(volume, &subject))?;
     }
     output::notice(&format!("{volume}: {} of data, {} of zeros", ByteSize(data), ByteSize(zeros)));
     Ok(())
@@ -122,6 +122,7 @@ fn look_through(input: &File) -> anyhow::Result<Subject> {
 
 /// Makes the volume if there is none, and looks whether what is there can be what the stream goes on from.
 fn prepare(path: &Path, volume: &str, pool: &str, subject: &Subject) -> anyhow::Result<()> {
+    subject.to.as_deref().map_or(Ok(()), |to| check_name("snapshot", to))?;
     access::with_cluster(path, async |cluster| {
         let map = cluster.map().await?;
         check_versions(&map)?;
@@ -146,9 +147,15 @@ fn prepare(path: &Path, volume: &str, pool: &str, subject: &Subject) -> anyhow::
 }
 
 /// The layer that the stream goes on from.
-fn check_base(path: &Path, volume: &str, subject: &Subject) -> anyhow::Result<Option<LayerId>> {
+fn check_base(
+    path: &Path,
+    volume: &str,
+    worker: &Worker,
+    subject: &Subject,
+) -> anyhow::Result<Option<LayerId>> {
     let map = access::with_desk(path, async |desk| Ok(desk.map().await?))?;
     let (id, _) = map.volume_named(volume).with_context(|| format!("the volume {volume} was removed"))?;
+    ensure!(id == worker.volume(), "another volume is called {volume} by now; say it again");
     let Some(from) = &subject.from else {
         ensure!(
             map.snapshots_of(id).next().is_none(),
@@ -156,18 +163,28 @@ fn check_base(path: &Path, volume: &str, subject: &Subject) -> anyhow::Result<Op
         );
         return Ok(None);
     };
-    let layer = layer_of(&map, id, volume, from);
-    Ok(Some(layer.context("this is what changed since a snapshot that is not there")?))
+    let layer = layer_of(&map, id, volume, from)
+        .context("this is what changed since a snapshot that is not there")?;
+    let bytes = map.snapshot(layer).map_or(0, |snapshot| snapshot.bytes);
+    ensure!(
+        bytes == worker.bytes(),
+        "the volume {volume} has another size than {volume}@{from} had; `millpond volume rollback {volume}@{from} --discard-changes` \
+         takes that back"
+    );
+    Ok(Some(layer))
 }
 
 /// Where the volume holds something else than the snapshot of that layer; than nothing, if there is none.
 fn first_change(worker: &mut Worker, since: Option<LayerId>) -> anyhow::Result<Option<u64>> {
-    let mut at = 0;
-    for (length, change) in worker.changed(0, worker.bytes(), since)? {
-        if change != client::Change::Same {
-            return Ok(Some(at));
+    let bytes = worker.bytes();
+    for start in (0..bytes).step_by(WINDOW_BYTES as usize) {
+        let mut at = start;
+        for (length, change) in worker.changed(start, WINDOW_BYTES.min(bytes - start), since)? {
+            if change != client::Change::Same {
+                return Ok(Some(at));
+            }
+            at += length;
         }
-        at += length;
     }
     Ok(None)
 }
