@@ -42,7 +42,9 @@ impl Stacks {
 
     /// The layers of a span that may hold something of an object, the newest first.
     pub(super) fn of(&self, span: LayerSpan, object: u32) -> impl Iterator<Item = LayerId> + '_ {
-        let numbers = self.0.get(&(span.volume, object)).map_or(&[][..], Vec::as_slice);
+        // Those of a clone's parents are often no more than the first one, of which nothing is here.
+        let stack = (span.newest > 0).then(|| self.0.get(&(span.volume, object))).flatten();
+        let numbers = stack.map_or(&[][..], Vec::as_slice);
         let numbers = &numbers[..numbers.partition_point(|number| *number <= span.newest)];
         let numbers = &numbers[numbers.partition_point(|number| *number < span.oldest)..];
         let first = (span.oldest == 0).then_some(0);
