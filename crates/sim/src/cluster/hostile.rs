@@ -661,6 +661,8 @@ mod tests {
                     | Kind::Write
                     | Kind::Zero
                     | Kind::Allocated
+                    | Kind::Changed
+                    | Kind::Space
                     | Kind::Reply
                     | Kind::ReplicateRefused
             );

@@ -43,7 +43,8 @@ const IMPATIENCE: Duration = Duration::from_millis(100);
 /// How long it waits when it could not do what it meant to.
 const IDLE_PAUSE: Duration = Duration::from_millis(1);
 /// What clients ask.
-const REQUESTS: [Kind; 4] = [Kind::Read, Kind::Write, Kind::Zero, Kind::Allocated];
+const REQUESTS: [Kind; 6] =
+    [Kind::Read, Kind::Write, Kind::Zero, Kind::Allocated, Kind::Changed, Kind::Space];
 /// How long it floods on one connection.
 const FLOOD: Duration = Duration::from_millis(200);
 /// For whom it attaches its volume: one client, for another one would be refused.
