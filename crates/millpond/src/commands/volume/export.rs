@@ -12,9 +12,10 @@ use base::units::ByteSize;
 use base::{LayerId, OBJECT_BYTES, VolumeId};
 use clap::Args;
 use client::Change;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
 use volume::SessionOptions;
 
 /// What of a volume is asked about at a time, in bytes.
@@ -46,25 +47,22 @@ pub struct ExportArguments {
 /// Where it goes.
 enum Target {
     Pipe(std::io::Stdout),
-    /// A file that has its name when all of it is written.
-    File {
-        unnamed: PathBuf,
-        file: File,
-    },
+    /// A file that has its name when all of it is written, and is gone if that does not come.
+    File(NamedTempFile),
 }
 
 impl Write for Target {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         match self {
             Target::Pipe(out) => out.write(bytes),
-            Target::File { file, .. } => file.write(bytes),
+            Target::File(file) => file.write(bytes),
         }
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
         match self {
             Target::Pipe(out) => out.flush(),
-            Target::File { file, .. } => file.flush(),
+            Target::File(file) => file.flush(),
         }
     }
 }
@@ -75,20 +73,22 @@ impl Target {
             return Ok(Target::Pipe(std::io::stdout()));
         }
         ensure!(!path.exists(), "{} is there already; choose another name, or remove it", path.display());
-        let mut name = path.file_name().context("name a file to write to")?.to_owned();
-        name.push(".partial");
-        let unnamed = path.with_file_name(name);
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&unnamed);
-        Ok(Target::File { file: file.with_context(|| unnamed.display().to_string())?, unnamed })
+        let folder = folder_of(path);
+        let file = NamedTempFile::new_in(folder);
+        Ok(Target::File(file.with_context(|| format!("no file can be made in {}", folder.display()))?))
     }
 
     fn name_it(self, path: &Path) -> anyhow::Result<()> {
-        if let Target::File { unnamed, file } = self {
-            file.sync_all()?;
-            std::fs::rename(unnamed, path)?;
-        }
+        let Target::File(file) = self else { return Ok(()) };
+        file.as_file().sync_all()?;
+        file.persist_noclobber(path).with_context(|| path.display().to_string())?;
+        File::open(folder_of(path))?.sync_all()?;
         Ok(())
     }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."))
 }
 
 /// Performs it.
