@@ -177,7 +177,8 @@ impl Life {
         let peace_at = self.world.now;
         let mut limit = HEALING_LIMIT;
         let mut has_healed = self.run_until(peace_at + limit, |life| life.has_healed())?;
-        if !has_healed && !self.is_split() {
+        // Groups that were split late are moved later still.
+        if !has_healed && self.world.plan.doublings > 0 {
             limit += SPLITTING_MORE;
             has_healed = self.run_until(peace_at + limit, |life| life.has_healed())?;
         }
