@@ -107,6 +107,12 @@ impl VolumeId {
         VolumeId(self.0 & VolumeId::FAMILY_MAX.0)
     }
 
+    /// Its number among the clones of its family; 0 of one that is no clone.
+    #[must_use]
+    pub const fn clone_number(self) -> u32 {
+        (self.0 >> VolumeId::FAMILY_BITS) as u32
+    }
+
     /// Whether it was cloned from another.
     #[must_use]
     pub const fn is_clone(self) -> bool {

@@ -328,6 +328,12 @@ impl ClusterMap {
         self.snapshots.get(&layer.volume())?.get(&layer.number())
     }
 
+    /// The snapshot of a volume that has that name.
+    #[must_use]
+    pub fn snapshot_named(&self, volume: VolumeId, name: &str) -> Option<LayerId> {
+        self.snapshots_of(volume).find(|(_, info)| info.name == name).map(|(layer, _)| layer)
+    }
+
     /// The volumes in the trash.
     pub fn trash(&self) -> impl Iterator<Item = (VolumeId, &VolumeInfo, Trashed)> {
         let lying = self.volumes.iter().filter(|(_, info)| !info.removed);

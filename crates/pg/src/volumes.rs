@@ -36,9 +36,7 @@ pub(crate) struct VolumeState {
     pub(crate) head: LayerId,
     /// Of the layers that the newest one sees, those from this one on hold what nobody sees when it is written over.
     unshared: u32,
-    /// It was rolled back, or is a clone.
-    is_bent: bool,
-    /// What is seen from its newest layer, if that is not all layers of it.
+    /// What is seen from its newest layer, if it was rolled back or is a clone; else nothing.
     sight: Arc<[LayerSpan]>,
     /// Its size in bytes: nobody is served beyond.
     pub(crate) bytes: u64,
@@ -99,18 +97,18 @@ pub(crate) struct Shrunk {
     pub(crate) cut: CutId,
 }
 
-/// A volume that lost snapshots, and of which something may be left that nobody sees any more.
+/// Something that is to be done with a volume in all groups of its pool, and the number under which it was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pruned {
+pub(crate) struct Task {
     pub(crate) pool: PoolId,
     pub(crate) cut: CutId,
 }
 
-/// A clone that is to be given all that it sees of its parent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Flattened {
-    pub(crate) pool: PoolId,
-    pub(crate) number: CutId,
+impl Task {
+    /// The numbers of those in a pool, in no order.
+    fn of_pool(tasks: &BTreeMap<VolumeId, Task>, pool: PoolId) -> impl Iterator<Item = CutId> {
+        tasks.values().filter(move |task| task.pool == pool).map(|task| task.cut)
+    }
 }
 
 /// What another OSD told of a volume's attaches.
@@ -130,10 +128,10 @@ pub(crate) struct Volumes {
     known: Map<VolumeId, VolumeState>,
     /// Those that the newest map shows to be cut, by the layers that they write to.
     pub(crate) shrunk: BTreeMap<LayerId, Shrunk>,
-    /// Those that the newest map shows to be pruned.
-    pub(crate) pruned: BTreeMap<VolumeId, Pruned>,
-    /// Those that the newest map shows to be flattened.
-    pub(crate) flattened: BTreeMap<VolumeId, Flattened>,
+    /// Those that the newest map shows to be pruned: they lost snapshots, and something may be left that nobody sees any more.
+    pub(crate) pruned: BTreeMap<VolumeId, Task>,
+    /// Those that the newest map shows to be flattened: clones that are to be given all that they see of their parents.
+    pub(crate) flattened: BTreeMap<VolumeId, Task>,
     /// The pools of volumes that have had snapshots or are clones.
     pub(crate) with_layers: BTreeSet<PoolId>,
     /// Objects, by the newest layer, of which that was written to where older ones hold what nobody sees then. Some are enough: each
@@ -168,9 +166,10 @@ impl Volumes {
     /// The layers that somebody sees who reads a layer, the newest first.
     pub(crate) fn sight_of(&self, layer: LayerId) -> Sight {
         match self.of_layer(layer) {
-            Some(state) if state.is_bent && state.head == layer => Sight::Of(state.sight.clone()),
-            Some(state) if state.is_bent => Sight::Of(self.map.sight_of(layer).into()),
-            _ => Sight::straight(layer),
+            Some(state) if state.sight.is_empty() => Sight::straight(layer),
+            Some(state) if state.head == layer => Sight::Of(state.sight.clone()),
+            Some(_) => Sight::Of(self.map.sight_of(layer).into()),
+            None => Sight::straight(layer),
         }
     }
 
@@ -201,15 +200,12 @@ impl Volumes {
 
     /// Those of them that are removals of snapshots.
     pub(crate) fn prunes_of(&self, pool: PoolId) -> impl Iterator<Item = CutId> {
-        self.pruned.values().filter(move |pruned| pruned.pool == pool).map(|pruned| pruned.cut)
+        Task::of_pool(&self.pruned, pool)
     }
 
     /// The flattenings that the newest map shows of volumes of a pool, in no order.
     pub(crate) fn flattens_of(&self, pool: PoolId) -> impl Iterator<Item = CutId> {
-        self.flattened
-            .values()
-            .filter(move |flattened| flattened.pool == pool)
-            .map(|flattened| flattened.number)
+        Task::of_pool(&self.flattened, pool)
     }
 
     /// Older layers of a volume, where this is its newest one, of which nobody may see any more what it writes over.
@@ -247,8 +243,7 @@ impl Volumes {
             // What a snapshot sees of a branch, it may see through another one.
             let newest = map.snapshots_of(*id).next_back().filter(|_| info.bends.is_empty());
             state.unshared = newest.map_or(0, |(layer, _)| layer.number() + 1);
-            state.is_bent = !info.is_straight();
-            state.sight = if state.is_bent { map.sight_of(state.head).into() } else { Arc::default() };
+            state.sight = if info.is_straight() { Arc::default() } else { map.sight_of(state.head).into() };
             // One that was flattened may have holes still.
             if (info.head > 0 || id.is_clone() || info.prune.is_some()) && !info.removed {
                 self.with_layers.insert(info.pool);
@@ -258,10 +253,10 @@ impl Volumes {
                 self.shrunk.insert(state.head, Shrunk { pool: info.pool, end: info.bytes, cut });
             }
             if let Some(cut) = info.prune.filter(|_| !info.removed) {
-                self.pruned.insert(*id, Pruned { pool: info.pool, cut });
+                self.pruned.insert(*id, Task { pool: info.pool, cut });
             }
-            if let Some(number) = info.flatten.filter(|_| !info.removed) {
-                self.flattened.insert(*id, Flattened { pool: info.pool, number });
+            if let Some(cut) = info.flatten.filter(|_| !info.removed) {
+                self.flattened.insert(*id, Task { pool: info.pool, cut });
             }
             state.shown = info.generation;
             state.is_attached_as(info.generation);

@@ -705,7 +705,7 @@ async fn find_snapshot(
 ) -> Result<LayerId, AttachError> {
     let find = |map: &ClusterMap| {
         let (id, _) = map.volume_named(volume)?;
-        map.snapshots_of(id).find(|(_, info)| info.name == snapshot).map(|(layer, _)| layer)
+        map.snapshot_named(id, snapshot)
     };
     // One that was made just now is in the next map.
     let shown = tokio::time::timeout(SNAPSHOT_LIMIT, maps.wait_for(|map| find(map).is_some())).await;

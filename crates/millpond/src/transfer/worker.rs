@@ -1,5 +1,6 @@
 //! One volume or snapshot, asked, read and written to in order, with enough under way to keep the cluster busy.
 
+use crate::host::directory::Directory;
 use anyhow::bail;
 use base::{Buffer, LayerId, VolumeId};
 use client::{Change, Outcome, Space, VolumeHandle};
@@ -29,11 +30,18 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Attaches the one volume that is named, or opens the snapshot.
+    /// Attaches the one volume that is named, or opens the snapshot, as [`SessionOptions::volumes`] names them.
     ///
     /// # Errors
     /// It is not there, or attached elsewhere.
-    pub fn open(options: SessionOptions) -> anyhow::Result<Worker> {
+    pub fn open(directory: &Directory, what: String, purpose: &str) -> anyhow::Result<Worker> {
+        let options = SessionOptions {
+            cluster: directory.access(None)?,
+            volumes: vec![what],
+            shared: false,
+            timeout: None,
+            purpose: purpose.to_owned(),
+        };
         let volumes = VolumeLoop::attach(options, ReactorOptions::default())?;
         let handle = volumes.volumes()[0].handle;
         let (events, spares, read) = (Vec::new(), Vec::new(), BTreeMap::new());
@@ -99,11 +107,11 @@ impl Worker {
         ranges: impl IntoIterator<Item = (u64, u64)>,
         mut take: impl FnMut(u64, &[u8]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let mut parts = ranges.into_iter().flat_map(|(offset, length)| chunks(offset, length));
+        let mut left = ranges.into_iter().flat_map(|(offset, length)| parts(offset, length, CHUNK_BYTES));
         let mut awaited: VecDeque<(u64, u64, u64)> = VecDeque::new();
         loop {
             while awaited.len() < DEPTH
-                && let Some((offset, length)) = parts.next()
+                && let Some((offset, length)) = left.next()
             {
                 let buffer = self.buffer();
                 self.volumes.read(self.handle, self.next, offset, length, buffer);
@@ -127,7 +135,7 @@ impl Worker {
     /// # Errors
     /// Something that was written before cannot be.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> anyhow::Result<()> {
-        for (at, length) in chunks(0, data.len() as u64) {
+        for (at, length) in parts(0, data.len() as u64, CHUNK_BYTES) {
             let mut buffer = self.buffer();
             let memory = buffer.bytes_mut().expect("a spare buffer has one holder");
             memory[..length as usize].copy_from_slice(&data[at as usize..][..length as usize]);
@@ -201,12 +209,12 @@ impl Worker {
     }
 }
 
-/// A range in parts of at most [`CHUNK_BYTES`], that end where multiples of that do.
-fn chunks(offset: u64, length: u64) -> impl Iterator<Item = (u64, u64)> {
+/// A range in parts of at most `each` bytes, that end where multiples of that do.
+pub fn parts(offset: u64, length: u64, each: u64) -> impl Iterator<Item = (u64, u64)> {
     let end = offset + length;
-    std::iter::successors(Some(offset), move |at| Some((at / CHUNK_BYTES + 1) * CHUNK_BYTES))
+    std::iter::successors(Some(offset), move |at| Some((at / each + 1) * each))
         .take_while(move |at| *at < end)
-        .map(move |at| (at, ((at / CHUNK_BYTES + 1) * CHUNK_BYTES).min(end) - at))
+        .map(move |at| (at, ((at / each + 1) * each).min(end) - at))
 }
 
 #[cfg(test)]
@@ -215,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_range_is_cut_where_multiples_of_a_chunk_end() {
-        let cut = |offset, length| chunks(offset, length).collect::<Vec<_>>();
+        let cut = |offset, length| parts(offset, length, CHUNK_BYTES).collect::<Vec<_>>();
         let chunk = CHUNK_BYTES;
         assert_eq!(cut(5, 0), []);
         assert_eq!(cut(5, 7), [(5, 7)]);

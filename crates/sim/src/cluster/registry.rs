@@ -6,6 +6,7 @@ mod removal;
 mod replacement;
 mod snapshots;
 
+pub(super) use clones::{family_of, is_clone, volume_id, volume_index};
 pub(super) use snapshots::Look;
 
 use super::hostile::Malice;
@@ -955,37 +956,6 @@ fn candidates(map: &ClusterMap) -> Vec<OsdId> {
 
 fn volume_name(index: usize) -> String {
     format!("volume-{index}")
-}
-
-/// Clones have numbers from here on: as many of each family.
-const CLONES_FROM: usize = 1000;
-
-/// The id of a volume, by its number among those of a life.
-pub(super) fn volume_id(index: usize) -> VolumeId {
-    match index / CLONES_FROM {
-        0 => VolumeId(index as u64 + 1),
-        family => VolumeId(family as u64).clone_of_family((index % CLONES_FROM) as u32),
-    }
-}
-
-/// The number of a volume among those of a life.
-pub(super) fn volume_index(id: VolumeId) -> usize {
-    let of_clone = (1..CLONES_FROM).map(|number| id.family().0 as usize * CLONES_FROM + number);
-    if id.is_clone() {
-        of_clone.into_iter().find(|index| volume_id(*index) == id).expect("so many clones are not made")
-    } else {
-        id.0 as usize - 1
-    }
-}
-
-/// Whether a volume is a clone, by its number among those of a life.
-pub(super) fn is_clone(index: usize) -> bool {
-    index >= CLONES_FROM
-}
-
-/// The volume that a clone's family began with.
-pub(super) fn family_of(index: usize) -> usize {
-    if is_clone(index) { index / CLONES_FROM - 1 } else { index }
 }
 
 pub(super) fn node_id(index: usize) -> NodeId {

@@ -1,17 +1,16 @@
 //! `millpond volume du`: what room a volume takes, and what is free when which of its snapshots goes.
 
 use super::export::check_versions;
+use super::find;
 use crate::host::access;
 use crate::host::directory::Directory;
 use crate::output::{self, table};
-use crate::transfer::worker::Worker;
-use anyhow::Context;
+use crate::transfer::worker::{Worker, parts};
 use base::units::ByteSize;
 use base::{BLOCK_BYTES, OBJECT_BYTES};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
-use volume::SessionOptions;
 
 /// What is asked about at a time, in bytes.
 const WINDOW_BYTES: u64 = 1024 * OBJECT_BYTES;
@@ -46,24 +45,16 @@ pub fn run(name: &str, json: bool, path: &Path) -> anyhow::Result<()> {
     access::require_up(&directory)?;
     let map = access::with_desk(path, async |desk| Ok(desk.map().await?))?;
     check_versions(&map)?;
-    let (id, info) = map
-        .volume_named(name)
-        .with_context(|| format!("there is no volume {name}; `millpond volume ls` lists them"))?;
-    let options = SessionOptions {
-        cluster: directory.access(None)?,
-        // It is looked at, and not attached.
-        volumes: vec![format!("{name}@")],
-        shared: true,
-        timeout: None,
-        purpose: "millpond volume du".to_owned(),
-    };
-    let mut worker = Worker::open(options)?;
+    let id = find(&map, name)?.volume;
+    let info = &map.volumes[&id];
+    // It is looked at, and not attached.
+    let mut worker = Worker::open(&directory, format!("{name}@"), "millpond volume du")?;
     let (mut held, mut alone) = (0, BTreeMap::new());
     // What it holds beyond its end its snapshots may hold: they may be larger.
     let end = map.snapshots_of(id).map(|(_, snapshot)| snapshot.bytes).chain([info.bytes]).max();
     let end = end.unwrap_or_default().next_multiple_of(OBJECT_BYTES);
-    for start in (0..end).step_by(WINDOW_BYTES as usize) {
-        let told = worker.space(start, WINDOW_BYTES.min(end - start))?;
+    for (start, length) in parts(0, end, WINDOW_BYTES) {
+        let told = worker.space(start, length)?;
         held += told.held;
         for (number, blocks) in told.alone {
             *alone.entry(number).or_insert(0) += blocks;

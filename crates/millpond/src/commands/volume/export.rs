@@ -1,11 +1,12 @@
 //! `millpond volume export`: what a snapshot or a volume holds, or what changed, as a stream.
 
+use super::find;
 use super::snapshot::SnapshotName;
 use crate::host::access;
 use crate::host::directory::Directory;
 use crate::output;
 use crate::transfer::diff_v1::{DiffWriter, Subject};
-use crate::transfer::worker::Worker;
+use crate::transfer::worker::{Worker, parts};
 use anyhow::{Context, bail, ensure};
 use base::map::{ClusterMap, OsdInfo};
 use base::units::ByteSize;
@@ -16,7 +17,6 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
-use volume::SessionOptions;
 
 /// What of a volume is asked about at a time, in bytes.
 pub(super) const WINDOW_BYTES: u64 = 64 * OBJECT_BYTES;
@@ -104,9 +104,7 @@ pub fn run(arguments: &ExportArguments, path: &Path) -> anyhow::Result<()> {
         None => (what.clone(), None),
     };
     let map = access::with_desk(path, async |desk| Ok(desk.map().await?))?;
-    let (id, _) = map
-        .volume_named(&volume)
-        .with_context(|| format!("there is no volume {volume}; `millpond volume ls` lists them"))?;
+    let id = find(&map, &volume)?.volume;
     check_versions(&map)?;
     let layer_of = |name: &String| layer_of(&map, id, &volume, name);
     let (since_layer, to_layer) =
@@ -116,14 +114,7 @@ pub fn run(arguments: &ExportArguments, path: &Path) -> anyhow::Result<()> {
     {
         bail!("the snapshot that it is to go on from is not older than {what}");
     }
-    let options = SessionOptions {
-        cluster: directory.access(None)?,
-        volumes: vec![what.clone()],
-        shared: false,
-        timeout: None,
-        purpose: "millpond volume export".to_owned(),
-    };
-    let mut worker = Worker::open(options)?;
+    let mut worker = Worker::open(&directory, what.clone(), "millpond volume export")?;
     let subject = Subject { from: since.clone(), to: snapshot, bytes: worker.bytes() };
     let mut stream = DiffWriter::begin(BufWriter::new(Target::open(file)?), &subject)?;
     let (data, zeros) = transfer(&mut worker, &mut stream, since_layer)?;
@@ -151,8 +142,7 @@ pub(super) fn layer_of(
     volume: &str,
     name: &String,
 ) -> anyhow::Result<LayerId> {
-    let found = map.snapshots_of(id).find(|(_, info)| info.name == *name);
-    found.map(|(layer, _)| layer).with_context(|| {
+    map.snapshot_named(id, name).with_context(|| {
         format!("there is no snapshot {volume}@{name}; `millpond volume snapshot ls {volume}` lists them")
     })
 }
@@ -164,9 +154,8 @@ fn transfer(
     since: Option<LayerId>,
 ) -> anyhow::Result<(u64, u64)> {
     let (mut data, mut zeros) = (0, 0);
-    let bytes = worker.bytes();
-    for start in (0..bytes).step_by(WINDOW_BYTES as usize) {
-        let changes = worker.changed(start, WINDOW_BYTES.min(bytes - start), since)?;
+    for (start, length) in parts(0, worker.bytes(), WINDOW_BYTES) {
+        let changes = worker.changed(start, length, since)?;
         let (mut at, mut ranges) = (start, Vec::new());
         for (length, change) in changes {
             match change {

@@ -6,7 +6,7 @@ use crate::host::directory::Directory;
 use crate::host::readiness::FIRST_POOL;
 use crate::output;
 use crate::transfer::diff_v1::{Change, DiffReader, Subject};
-use crate::transfer::worker::{CHUNK_BYTES, Worker};
+use crate::transfer::worker::{CHUNK_BYTES, Worker, parts};
 use anyhow::{Context, bail, ensure};
 use base::LayerId;
 use base::units::ByteSize;
@@ -15,7 +15,6 @@ use cluster::{WantedSnapshot, check_name};
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
-use volume::SessionOptions;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -49,15 +48,8 @@ pub fn run(arguments: &ImportArguments, path: &Path) -> anyhow::Result<()> {
     let subject = look_through(&input).with_context(|| format!("{} cannot be imported", file.display()))?;
     input.rewind()?;
     prepare(path, volume, pool, &subject)?;
-    let options = SessionOptions {
-        cluster: directory.access(None)?,
-        volumes: vec![volume.clone()],
-        shared: false,
-        timeout: None,
-        purpose: "millpond volume import".to_owned(),
-    };
     // From here on nobody else writes to it.
-    let mut worker = Worker::open(options)?;
+    let mut worker = Worker::open(&directory, volume.clone(), "millpond volume import")?;
     let from = check_base(path, volume, &worker, &subject)?;
     if let Some(at) = first_change(&mut worker, from)? {
         match &subject.from {
@@ -129,8 +121,7 @@ fn prepare(path: &Path, volume: &str, pool: &str, subject: &Subject) -> anyhow::
         let known = map.volume_named(volume);
         match (known, &subject.from) {
             (Some((id, _)), _) => {
-                let is_taken = |to: &String| map.snapshots_of(id).any(|(_, info)| info.name == *to);
-                if let Some(to) = subject.to.as_ref().filter(|to| is_taken(to)) {
+                if let Some(to) = subject.to.as_ref().filter(|to| map.snapshot_named(id, to).is_some()) {
                     bail!("the volume {volume} has a snapshot {to} already, to which this leads");
                 }
                 Ok(())
@@ -176,10 +167,8 @@ fn check_base(
 
 /// Where the volume holds something else than the snapshot of that layer; than nothing, if there is none.
 fn first_change(worker: &mut Worker, since: Option<LayerId>) -> anyhow::Result<Option<u64>> {
-    let bytes = worker.bytes();
-    for start in (0..bytes).step_by(WINDOW_BYTES as usize) {
-        let mut at = start;
-        for (length, change) in worker.changed(start, WINDOW_BYTES.min(bytes - start), since)? {
+    for (mut at, length) in parts(0, worker.bytes(), WINDOW_BYTES) {
+        for (length, change) in worker.changed(at, length, since)? {
             if change != client::Change::Same {
                 return Ok(Some(at));
             }

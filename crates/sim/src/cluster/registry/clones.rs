@@ -1,12 +1,39 @@
 //! Volumes rolled back, cloned and flattened, as an operator does it.
 
-use super::{Registry, done, volume_id, volume_index, volume_name};
+use super::{Registry, done, volume_name};
 use crate::cluster::world::World;
-use base::Generation;
+use base::{Generation, VolumeId};
 use cluster::ClusterError;
 
 /// Who was not told that it has a volume has it until its lease ends.
 const HELD: &str = "what somebody has who does not know it";
+
+/// Clones have numbers from here on: as many of each family.
+const CLONES_FROM: usize = 1000;
+
+/// The id of a volume, by its number among those of a life.
+pub(in crate::cluster) fn volume_id(index: usize) -> VolumeId {
+    match index / CLONES_FROM {
+        0 => VolumeId(index as u64 + 1),
+        family => VolumeId(family as u64).clone_of_family((index % CLONES_FROM) as u32),
+    }
+}
+
+/// The number of a volume among those of a life.
+pub(in crate::cluster) fn volume_index(id: VolumeId) -> usize {
+    let family = id.family().0 as usize;
+    if id.is_clone() { family * CLONES_FROM + id.clone_number() as usize } else { family - 1 }
+}
+
+/// Whether a volume is a clone, by its number among those of a life.
+pub(in crate::cluster) fn is_clone(index: usize) -> bool {
+    index >= CLONES_FROM
+}
+
+/// The volume that a clone's family began with.
+pub(in crate::cluster) fn family_of(index: usize) -> usize {
+    if is_clone(index) { index / CLONES_FROM - 1 } else { index }
+}
 
 impl Registry {
     /// The volumes that people see, clones too, by their numbers among those of a life.
