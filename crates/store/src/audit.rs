@@ -39,6 +39,11 @@ impl Store {
             let segment = segments.of(piece.location.get()).ok_or("a checkpoint lies in no segment")?;
             pages[segment as usize] += piece.blocks();
         }
+        if !index.is_told_truly() {
+            return Err(
+                "the index tells another number of objects, or other blocks of a layer, than it has".into()
+            );
+        }
         if blocks != index.block_count {
             return Err(format!("the index counts {} blocks and has {blocks}", index.block_count));
         }

@@ -9,14 +9,15 @@
 //! An object with blocks of two [histories](base::History) of its group, which are very far apart, keeps those of the earlier
 //! one as if they had changed at the floor of the later one: nobody asks for more, and steps stay as small as they were.
 
-use crate::cache::bring;
-mod stacks;
+mod layers;
 
 use crate::actions::Location;
+use crate::bits::Bits;
+use crate::cache::bring;
 use crate::layout::{PageHeader, Piece};
 use base::hash::Map;
-use base::{LayerId, LayerSpan, OBJECT_BLOCKS, ObjectKey, PgId, Sequence, ZERO_BLOCK_CRC32C};
-use stacks::Stacks;
+use base::{LayerId, LayerSpan, OBJECT_BLOCKS, ObjectKey, PgId, Sequence, VolumeId, ZERO_BLOCK_CRC32C};
+use layers::Layers;
 use std::collections::hash_map;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -53,12 +54,10 @@ impl Slot {
     }
 }
 
-const WORDS: usize = OBJECT_BLOCKS / 64;
-
 /// The blocks of one object: a bit for each that is there, and what is kept of them, in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ObjectIndex {
-    bits: [u64; WORDS],
+    bits: Bits,
     slots: Vec<Slot>,
     /// How many of them are holes.
     holes: u16,
@@ -78,13 +77,11 @@ impl ObjectIndex {
         if self.is_dense() {
             return usize::from(block);
         }
-        let word = usize::from(block) / 64;
-        let below: u32 = self.bits[..word].iter().map(|bits| bits.count_ones()).sum();
-        (below + (self.bits[word] & ((1 << (block % 64)) - 1)).count_ones()) as usize
+        self.bits.rank(block)
     }
 
     fn has(&self, block: u16) -> bool {
-        self.is_dense() || self.bits[usize::from(block) / 64] >> (block % 64) & 1 != 0
+        self.is_dense() || self.bits.has(block)
     }
 
     /// Whether all its blocks are there: then nobody need look at the bits.
@@ -98,6 +95,11 @@ impl ObjectIndex {
 
     pub(crate) fn get(&self, block: u16) -> Option<Entry> {
         self.slot(block).map(Slot::entry)
+    }
+
+    /// The blocks that are there.
+    pub(crate) fn bits(&self) -> &Bits {
+        &self.bits
     }
 
     /// When a block that is there last changed, or later.
@@ -173,7 +175,7 @@ impl ObjectIndex {
             self.slots.reserve_exact(step);
         }
         self.slots.insert(rank, slot);
-        self.bits[usize::from(block) / 64] |= 1 << (block % 64);
+        self.bits.set(block);
         None
     }
 
@@ -218,7 +220,7 @@ impl ObjectIndex {
         }
         self.is_dirty = true;
         let rank = self.rank(block);
-        self.bits[usize::from(block) / 64] &= !(1 << (block % 64));
+        self.bits.clear(block);
         let old = self.slots.remove(rank).entry();
         self.holes -= u16::from(old.is_hole());
         Some(old)
@@ -240,7 +242,7 @@ impl ObjectIndex {
     /// Its page: a header, then a slot for each block.
     pub(crate) fn to_page(&self, bytes: &mut Vec<u8>) {
         let header = PageHeader {
-            bits: self.bits.map(Into::into),
+            bits: self.bits.0.map(Into::into),
             base: self.base.into(),
             shift: self.shift,
             ..PageHeader::default()
@@ -254,11 +256,10 @@ impl ObjectIndex {
     pub(crate) fn from_page(bytes: &[u8]) -> Option<ObjectIndex> {
         let (header, slots) = PageHeader::ref_from_prefix(bytes).ok()?;
         let slots = <[Slot]>::ref_from_bytes(slots).ok()?;
-        let bits = header.bits.map(|word| word.get());
-        let count: u32 = bits.iter().map(|word| word.count_ones()).sum();
+        let bits = Bits(header.bits.map(|word| word.get()));
         // An object without blocks has no page.
         if slots.is_empty()
-            || count as usize != slots.len()
+            || bits.count() as usize != slots.len()
             || header.shift >= 64
             || header.reserved != [0; 7]
         {
@@ -297,13 +298,63 @@ fn shift_for(sequences: u64, shift: u8) -> u8 {
 }
 
 /// The objects of one group.
-type Objects = Map<(LayerId, u32), Box<ObjectIndex>>;
-
-/// See the module's documentation.
 #[derive(Debug, Default)]
 struct Group {
-    objects: Objects,
-    stacks: Stacks,
+    /// By what they are objects of: what all layers of a volume hold of one is found at once.
+    objects: Map<(VolumeId, u32), Layers>,
+    /// How many there are, those of each layer by themselves.
+    count: usize,
+}
+
+fn place_of(key: &ObjectKey) -> (VolumeId, u32) {
+    (key.layer.volume(), key.object)
+}
+
+impl Group {
+    fn get(&self, key: &ObjectKey) -> Option<&ObjectIndex> {
+        self.objects.get(&place_of(key))?.get(key.layer.number())
+    }
+
+    fn get_mut(&mut self, key: &ObjectKey) -> Option<&mut ObjectIndex> {
+        self.objects.get_mut(&place_of(key))?.get_mut(key.layer.number())
+    }
+
+    /// Where an object is kept, which may be a new one.
+    fn layers_with(&mut self, key: &ObjectKey, layers_bytes: &mut u64) -> &mut Layers {
+        let number = key.layer.number();
+        let layers = self.objects.entry(place_of(key)).or_insert_with(|| {
+            self.count += 1;
+            Layers::One((number, Box::default()))
+        });
+        if layers.get(number).is_none() {
+            *layers_bytes -= layers.memory_bytes();
+            layers.add(number, Box::default());
+            *layers_bytes += layers.memory_bytes();
+            self.count += 1;
+        }
+        layers
+    }
+
+    /// Takes out an object.
+    fn take(&mut self, key: &ObjectKey, layers_bytes: &mut u64) -> Option<Box<ObjectIndex>> {
+        let hash_map::Entry::Occupied(mut place) = self.objects.entry(place_of(key)) else { return None };
+        let number = key.layer.number();
+        let object = match place.get_mut() {
+            Layers::One((one, object)) => {
+                let object = (*one == number).then(|| std::mem::take(object))?;
+                place.remove();
+                object
+            }
+            layers @ Layers::Several(_) => {
+                *layers_bytes -= layers.memory_bytes();
+                let object = layers.remove(number);
+                *layers_bytes += layers.memory_bytes();
+                object?
+            }
+        };
+        self.count -= 1;
+        Some(object)
+    }
 }
 
 /// All objects, by group: whoever asks for those of one walks no others, and what grows is a group's table at a time.
@@ -315,35 +366,47 @@ pub(crate) struct Index {
     /// Blocks that lie on the drive.
     pub(crate) block_count: u64,
     slot_capacity: u64,
+    /// Memory of what keeps several layers of an object.
+    layers_bytes: u64,
 }
 
 impl Index {
     pub(crate) fn get(&self, key: &ObjectKey) -> Option<&ObjectIndex> {
-        self.groups.get(&key.pg)?.objects.get(&(key.layer, key.object)).map(|object| &**object)
+        self.groups.get(&key.pg)?.get(key)
     }
 
+    /// An object of which no block may come or go.
     pub(crate) fn get_mut(&mut self, key: &ObjectKey) -> Option<&mut ObjectIndex> {
-        self.groups.get_mut(&key.pg)?.objects.get_mut(&(key.layer, key.object)).map(|object| &mut **object)
+        self.groups.get_mut(&key.pg)?.get_mut(key)
     }
 
-    /// Brings what is kept of blocks into the processor's cache: see [`bring`].
+    /// Brings what is kept of blocks into the processor's cache: see [`bring`]. Of one that its layer does not hold, what an older
+    /// one does.
     pub(crate) fn bring(&self, blocks: impl Iterator<Item = (ObjectKey, u16)>) {
-        let slot = |(key, block): (ObjectKey, u16)| self.get(&key)?.slot(block);
+        let slot = |(key, block): (ObjectKey, u16)| {
+            let layers = self.groups.get(&key.pg)?.objects.get(&place_of(&key))?;
+            let (mut wanted, mut slot) = (Bits::default(), None);
+            wanted.set(block);
+            layers.look_through(0, key.layer.number(), &mut wanted, |_, object, block| {
+                slot = object.slot(block)
+            });
+            slot
+        };
         bring(blocks.filter_map(slot));
     }
 
     /// Changes an object, which may be a new one. It has a block then.
     pub(crate) fn change(&mut self, key: ObjectKey, change: impl FnOnce(&mut ObjectIndex)) {
-        let Group { objects, stacks } = self.groups.entry(key.pg).or_default();
-        let object = objects.entry((key.layer, key.object)).or_insert_with(|| {
-            self.object_count += 1;
-            stacks.add(key.layer, key.object);
-            Box::default()
+        let group = self.groups.entry(key.pg).or_default();
+        let before = group.count;
+        let layers = group.layers_with(&key, &mut self.layers_bytes);
+        layers.change(key.layer.number(), |object| {
+            let (capacity, count) = (object.slots.capacity(), object.blocks_on_drive());
+            change(object);
+            self.slot_capacity += (object.slots.capacity() - capacity) as u64;
+            self.block_count = self.block_count + object.blocks_on_drive() - count;
         });
-        let (capacity, count) = (object.slots.capacity(), object.blocks_on_drive());
-        change(object);
-        self.slot_capacity += (object.slots.capacity() - capacity) as u64;
-        self.block_count = self.block_count + object.blocks_on_drive() - count;
+        self.object_count += group.count - before;
     }
 
     /// Removes blocks, and the object with its last one. Answers the page it had then.
@@ -354,21 +417,22 @@ impl Index {
         block_count: u16,
         mut removed: impl FnMut(Entry),
     ) -> Option<Piece> {
-        let Group { objects, stacks } = self.groups.get_mut(&key.pg)?;
-        let place = (key.layer, key.object);
-        let object = objects.get_mut(&place)?;
-        for block in first_block..first_block + block_count {
-            if let Some(entry) = object.remove(block) {
-                self.block_count -= u64::from(!entry.is_hole());
-                removed(entry);
+        let group = self.groups.get_mut(&key.pg)?;
+        let layers = group.objects.get_mut(&place_of(key))?;
+        let is_empty = layers.change(key.layer.number(), |object| {
+            for block in first_block..first_block + block_count {
+                if let Some(entry) = object.remove(block) {
+                    self.block_count -= u64::from(!entry.is_hole());
+                    removed(entry);
+                }
             }
-        }
-        if !object.slots.is_empty() {
+            object.slots.is_empty()
+        })?;
+        if !is_empty {
             return None;
         }
-        let object = objects.remove(&place)?;
-        stacks.remove(key.layer, key.object);
-        if objects.is_empty() {
+        let object = group.take(key, &mut self.layers_bytes)?;
+        if group.objects.is_empty() {
             self.groups.remove(&key.pg);
         }
         self.object_count -= 1;
@@ -380,39 +444,61 @@ impl Index {
     /// over the group's objects: some milliseconds for each million.
     pub(crate) fn split(&mut self, pg: PgId, modulus: u32) {
         let child = pg.child(modulus / 2);
-        let Some(Group { objects, stacks }) = self.groups.get_mut(&pg) else { return };
-        let given: Vec<_> = objects.extract_if(|place, _| child.holds(modulus, place.0, place.1)).collect();
-        objects.shrink_to_fit();
-        if !stacks.is_empty() {
-            let left = objects.keys().map(|(layer, object)| ObjectKey { pg, layer: *layer, object: *object });
-            *stacks = left.collect();
-        }
-        if objects.is_empty() {
+        let Some(group) = self.groups.get_mut(&pg) else { return };
+        let is_given = |place: &(VolumeId, u32), _: &mut Layers| child.holds(modulus, place.0, place.1);
+        let given: Vec<_> = group.objects.extract_if(is_given).collect();
+        group.objects.shrink_to_fit();
+        let count: usize = given.iter().map(|(_, layers)| layers.all().len()).sum();
+        group.count -= count;
+        if group.objects.is_empty() {
             self.groups.remove(&pg);
         }
-        for ((layer, object), index) in given {
-            let group = self.groups.entry(child).or_default();
-            group.stacks.add(layer, object);
-            let before = group.objects.insert((layer, object), index);
+        if given.is_empty() {
+            return;
+        }
+        let group = self.groups.entry(child).or_default();
+        group.count += count;
+        for (place, layers) in given {
+            let before = group.objects.insert(place, layers);
             assert!(before.is_none(), "a group that is split off from {pg} holds nothing before");
         }
     }
 
     /// Takes in an object read from a checkpoint. `false` if it is there already.
     pub(crate) fn insert(&mut self, key: ObjectKey, object: ObjectIndex) -> bool {
-        let Group { objects, stacks } = self.groups.entry(key.pg).or_default();
-        let hash_map::Entry::Vacant(place) = objects.entry((key.layer, key.object)) else { return false };
-        stacks.add(key.layer, key.object);
-        self.block_count += object.blocks_on_drive();
-        self.slot_capacity += object.slots.capacity() as u64;
-        place.insert(Box::new(object));
-        self.object_count += 1;
-        true
+        let is_new = self.get(&key).is_none();
+        if is_new {
+            self.change(key, |place| *place = object);
+        }
+        is_new
     }
 
     /// All objects, those of a group one after the other.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ObjectKey, &ObjectIndex)> {
         self.groups.keys().flat_map(move |pg| self.of_group(*pg))
+    }
+
+    /// Calls `found` with each of some blocks of an object that one of the layers of these spans holds, and what the first of those
+    /// holds that does: in each span they come from the newest on. Those of a layer come in order.
+    pub(crate) fn look_through(
+        &self,
+        pg: PgId,
+        spans: &[LayerSpan],
+        object: u32,
+        mut wanted: Bits,
+        mut found: impl FnMut(LayerId, u16, Entry),
+    ) {
+        let Some(group) = self.groups.get(&pg) else { return };
+        for span in spans {
+            let Some(layers) = group.objects.get(&(span.volume, object)) else { continue };
+            layers.look_through(span.oldest, span.newest, &mut wanted, |number, object, block| {
+                let entry = object.get(block).expect("it is told of it");
+                found(span.volume.layer(number), block, entry);
+            });
+            if wanted.is_empty() {
+                return;
+            }
+        }
     }
 
     /// The layers of a span that hold something of an object of a group, the newest first, and what they hold.
@@ -422,21 +508,25 @@ impl Index {
         span: LayerSpan,
         object: u32,
     ) -> impl Iterator<Item = (LayerId, &ObjectIndex)> {
-        self.groups.get(&pg).into_iter().flat_map(move |group| {
-            let held = move |layer| Some((layer, &**group.objects.get(&(layer, object))?));
-            group.stacks.of(span, object).filter_map(held)
-        })
+        let layers = self.groups.get(&pg).and_then(|group| group.objects.get(&(span.volume, object)));
+        let layers = layers.map_or(&[][..], Layers::all).iter().rev();
+        layers
+            .map(move |(number, object)| (span.volume.layer(*number), &**object))
+            .filter(move |(layer, _)| span.has(*layer))
     }
 
     /// The objects of a group, in no order.
     pub(crate) fn of_group(&self, pg: PgId) -> impl Iterator<Item = (ObjectKey, &ObjectIndex)> {
         let objects = self.groups.get(&pg).into_iter().flat_map(|group| &group.objects);
-        objects
-            .map(move |((layer, object), index)| (ObjectKey { pg, layer: *layer, object: *object }, &**index))
+        objects.flat_map(move |((volume, object), layers)| {
+            let key = move |number| ObjectKey { pg, layer: volume.layer(number), object: *object };
+            layers.all().iter().map(move |(number, index)| (key(*number), &**index))
+        })
     }
 
     pub(crate) fn objects_mut(&mut self) -> impl Iterator<Item = &mut ObjectIndex> {
-        self.groups.values_mut().flat_map(|group| group.objects.values_mut()).map(|object| &mut **object)
+        let layers = self.groups.values_mut().flat_map(|group| group.objects.values_mut());
+        layers.flat_map(|layers| layers.all_mut()).map(|(_, object)| &mut **object)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -449,17 +539,27 @@ impl Index {
     }
 
     pub(crate) fn object_count(&self, pg: PgId) -> u64 {
-        self.groups.get(&pg).map_or(0, |group| group.objects.len() as u64)
+        self.groups.get(&pg).map_or(0, |group| group.count as u64)
     }
 
     /// Memory it takes, maps included, without walking the objects.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        let slot = size_of::<(LayerId, u32)>() + size_of::<Box<ObjectIndex>>() + 1;
+        let slot = size_of::<(VolumeId, u32)>() + size_of::<Layers>() + 1;
         let capacity: usize = self.groups.values().map(|group| group.objects.capacity()).sum();
-        let stacks: u64 = self.groups.values().map(|group| group.stacks.memory_bytes()).sum();
         let maps = capacity * slot * 8 / 7;
         let objects = self.object_count * size_of::<ObjectIndex>();
-        stacks + maps as u64 + objects as u64 + self.slot_capacity * size_of::<Slot>() as u64
+        let slots = self.slot_capacity * size_of::<Slot>() as u64;
+        self.layers_bytes + maps as u64 + objects as u64 + slots
+    }
+
+    /// Whether what is counted and told of the objects is what they hold.
+    pub(crate) fn is_told_truly(&self) -> bool {
+        let layers = || self.groups.values().flat_map(|group| group.objects.values());
+        let held = layers().map(|layers| layers.all().len());
+        let bytes = layers().map(Layers::memory_bytes);
+        held.sum::<usize>() == self.object_count
+            && bytes.sum::<u64>() == self.layers_bytes
+            && layers().all(Layers::is_told_truly)
     }
 }
 
@@ -605,7 +705,7 @@ mod tests {
         assert!(ObjectIndex::from_page(&page[..page.len() - 10]).is_none());
         assert!(ObjectIndex::from_page(&page[..50]).is_none());
         // Behind the bits and the base, which is what it is for any number.
-        let shift_at = size_of::<[u64; WORDS]>() + size_of::<u64>();
+        let shift_at = size_of::<Bits>() + size_of::<u64>();
         for (at, byte, is_taken) in
             [(0, 63, true), (0, 64, false), (0, 255, false), (1, 1, false), (7, 1, false), (7, 0, true)]
         {

@@ -30,6 +30,7 @@
 mod actions;
 mod audit;
 mod batch;
+mod bits;
 mod cache;
 mod checkpoint;
 mod cleaner;

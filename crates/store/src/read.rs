@@ -1,6 +1,7 @@
 //! What a store has, and how it is. Only what is durable is seen.
 
 use crate::actions::{Extent, Identity, Location, Role, Statistics, Unseen};
+use crate::bits::Bits;
 use crate::index::ObjectIndex;
 use crate::layout::Superblock;
 use crate::pg_log::Currency;
@@ -52,32 +53,19 @@ impl Store {
         extents: &mut Vec<Extent>,
         checksums: &mut Vec<u32>,
     ) {
-        let BlockRange { key, first_block, block_count } = *range;
+        let BlockRange { key, first_block, .. } = *range;
         let (first_extent, first_checksum) = (extents.len(), checksums.len());
         let nothing = Extent { layer: key.layer, first_block, block_count: 1, location: None };
         // One for each block, until all layers were looked at.
-        let mut left = usize::from(block_count);
         extents.extend(range.blocks().map(|block| Extent { first_block: block, ..nothing }));
         checksums.extend(range.blocks().map(|_| ZERO_BLOCK_CRC32C));
-        'layers: for span in spans {
-            for (layer, object) in self.contents.index.layers(key.pg, *span, key.object) {
-                for (extent, checksum) in
-                    extents[first_extent..].iter_mut().zip(&mut checksums[first_checksum..])
-                {
-                    if extent.location.is_some() {
-                        continue;
-                    }
-                    if let Some(entry) = object.get(extent.first_block) {
-                        (extent.layer, extent.location) = (layer, Some(Location(entry.location)));
-                        *checksum = entry.crc32c;
-                        left -= 1;
-                    }
-                }
-                if left == 0 {
-                    break 'layers;
-                }
-            }
-        }
+        let wanted = Bits::of(range.blocks());
+        self.contents.index.look_through(key.pg, spans, key.object, wanted, |layer, block, entry| {
+            let at = usize::from(block - first_block);
+            let extent = &mut extents[first_extent + at];
+            (extent.layer, extent.location) = (layer, Some(Location(entry.location)));
+            checksums[first_checksum + at] = entry.crc32c;
+        });
         let mut end = first_extent;
         for at in first_extent..extents.len() {
             let mut extent = extents[at];
@@ -220,9 +208,7 @@ impl Store {
     /// Which blocks of an object are allocated: a bit for each, the lowest first.
     #[must_use]
     pub fn allocated_bits(&self, key: &ObjectKey) -> [u8; base::OBJECT_BLOCKS / 8] {
-        let mut bits = [0u8; base::OBJECT_BLOCKS / 8];
-        self.for_each_block(key, |block, _, _| bits[usize::from(block) / 8] |= 1 << (block % 8));
-        bits
+        self.contents.index.get(key).map_or(Bits::default(), |object| *object.bits()).to_bytes()
     }
 
     /// Which blocks of an object are allocated for whom sees all of these layers: a bit for each, the lowest first.
@@ -233,29 +219,22 @@ impl Store {
         pg: PgId,
         object: u32,
     ) -> [u8; base::OBJECT_BLOCKS / 8] {
-        let [mut bits, mut told] = [[0u8; base::OBJECT_BLOCKS / 8]; 2];
-        for (_, layer) in spans.iter().flat_map(|span| self.contents.index.layers(pg, *span, object)) {
-            for block in 0..base::OBJECT_BLOCKS as u16 {
-                let (byte, bit) = (usize::from(block) / 8, 1 << (block % 8));
-                if let Some(entry) = layer.get(block).filter(|_| told[byte] & bit == 0) {
-                    told[byte] |= bit;
-                    bits[byte] |= if entry.is_hole() { 0 } else { bit };
-                }
+        let mut bits = Bits::default();
+        self.contents.index.look_through(pg, spans, object, Bits::ALL, |_, block, entry| {
+            if !entry.is_hole() {
+                bits.set(block);
             }
-        }
-        bits
+        });
+        bits.to_bytes()
     }
 
     /// Of which blocks of an object one of these layers holds something, be it a hole: a bit for each, the lowest first.
     #[must_use]
     pub fn held_by(&self, spans: &[LayerSpan], pg: PgId, object: u32) -> [u8; base::OBJECT_BLOCKS / 8] {
-        let mut bits = [0u8; base::OBJECT_BLOCKS / 8];
-        for (_, layer) in spans.iter().flat_map(|span| self.contents.index.layers(pg, *span, object)) {
-            for block in (0..base::OBJECT_BLOCKS as u16).filter(|block| layer.get(*block).is_some()) {
-                bits[usize::from(block) / 8] |= 1 << (block % 8);
-            }
-        }
-        bits
+        let mut bits = Bits::default();
+        let layers = spans.iter().flat_map(|span| self.contents.index.layers(pg, *span, object));
+        layers.for_each(|(_, object)| bits.add(object.bits()));
+        bits.to_bytes()
     }
 
     /// Calls `visit` with each block of an object that is there, in order, its checksum, and the sequence of its last

@@ -1,38 +1,9 @@
 //! The layers of a volume that hold something of an object, one upon the other, and who sees what of them.
 
+use crate::bits::Bits;
 use crate::index::{Index, ObjectIndex};
 use base::{LayerId, LayerSpan, OBJECT_BLOCKS, PgId, Views};
 use std::collections::BTreeMap;
-
-const WORDS: usize = OBJECT_BLOCKS / 64;
-
-/// Some of the blocks of an object.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Bits([u64; WORDS]);
-
-impl Bits {
-    const ALL: Bits = Bits([u64::MAX; WORDS]);
-
-    /// Those of which an object holds something.
-    fn held(object: &ObjectIndex) -> Bits {
-        let mut bits = Bits::default();
-        for block in (0..OBJECT_BLOCKS as u16).filter(|block| object.get(*block).is_some()) {
-            bits.0[usize::from(block) / 64] |= 1 << (block % 64);
-        }
-        bits
-    }
-
-    pub(crate) fn has(&self, block: u16) -> bool {
-        self.0[usize::from(block) / 64] >> (block % 64) & 1 != 0
-    }
-
-    /// Takes up those of others that are not among these.
-    fn add(&mut self, others: &Bits, without: &Bits) {
-        for ((word, other), without) in self.0.iter_mut().zip(others.0).zip(without.0) {
-            *word |= other & !without;
-        }
-    }
-}
 
 /// See the module's documentation.
 pub(crate) struct Stack<'a> {
@@ -76,7 +47,7 @@ impl<'a> Stack<'a> {
         let all = LayerSpan { volume: views.volume, oldest: 0, newest: u32::MAX };
         let layers: Vec<(LayerId, &ObjectIndex)> = index.layers(pg, all, object).collect();
         let numbers: Vec<u32> = layers.iter().map(|(layer, _)| layer.number()).collect();
-        let held: Vec<Bits> = layers.iter().map(|(_, object)| Bits::held(object)).collect();
+        let held: Vec<Bits> = layers.iter().map(|(_, object)| *object.bits()).collect();
         let first_from = |number| first_from(&numbers, views, number);
         let beneath_of = |number: &u32| match views.span_of(*number) {
             (oldest, next) if oldest == *number => next.filter(|next| next < number).and_then(first_from),
@@ -93,11 +64,11 @@ impl<'a> Stack<'a> {
         };
         stack.look_down(&held, views, first_from);
         let parents = views.beneath.iter().flat_map(|span| index.layers(pg, *span, object));
-        parents.for_each(|(_, object)| stack.there_beneath_all.add(&Bits::held(object), &Bits::default()));
+        parents.for_each(|(_, object)| stack.there_beneath_all.add(object.bits()));
         for at in (0..held.len()).rev() {
             let beneath = *stack.there_beneath(at);
             stack.there[at] = held[at];
-            stack.there[at].add(&beneath, &Bits::default());
+            stack.there[at].add(&beneath);
         }
         stack
     }
@@ -111,8 +82,8 @@ impl<'a> Stack<'a> {
             }
         }
         let mut looks = |from: Option<usize>, bits: &Bits, without: &Bits, seen: &mut [Bits]| match from {
-            Some(at) => seen[at].add(bits, without),
-            None => self.seen_beneath_all.add(bits, without),
+            Some(at) => seen[at].add_without(bits, without),
+            None => self.seen_beneath_all.add_without(bits, without),
         };
         for view in &views.from {
             looks(first_from(*view), &Bits::ALL, &Bits::default(), &mut self.seen);
