@@ -51,7 +51,7 @@ mod tests {
             ("client", Access::Pools(BTreeMap::from([(PoolId(1), Permission::ReadWrite)]))),
         ];
         for (number, (name, access)) in (0u8..).zip(accesses) {
-            let principal = Principal { public_key: PublicKey([number; 32]), access };
+            let principal = Principal::new(PublicKey([number; 32]), access);
             map.principals.insert(name.to_owned(), principal);
         }
         let collector = Collector::default();

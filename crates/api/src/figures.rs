@@ -167,6 +167,8 @@ struct TrafficSchema {
     writes: u64,
     /// Bytes of the writes.
     written_bytes: u64,
+    /// Those of a volume or of a client that had to wait for a limit.
+    throttled: u64,
 }
 
 #[cfg(test)]

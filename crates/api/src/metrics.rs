@@ -267,7 +267,18 @@ impl Families {
             .filter_map(|(osd, (volume, traffic))| Some((osd, volume_name(&self.0.map, *volume)?, *traffic)))
             .collect();
         by_owner(writer, "pool", "millpond_pool_operations", "millpond_pool_operation_bytes", &pools)?;
-        by_owner(writer, "volume", "millpond_volume_operations", "millpond_volume_operation_bytes", &volumes)
+        by_owner(
+            writer,
+            "volume",
+            "millpond_volume_operations",
+            "millpond_volume_operation_bytes",
+            &volumes,
+        )?;
+        let throttled = volumes.iter().map(|(osd, name, traffic)| {
+            ([("osd", osd.to_string()), ("volume", name.clone())], traffic.throttled)
+        });
+        let help = "Operations of clients that had to wait at an OSD for a limit of the volume or of a key";
+        writer.counter("millpond_volume_throttled_operations", help, throttled)
     }
 }
 

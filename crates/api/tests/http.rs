@@ -184,7 +184,7 @@ async fn read(answer: Response<Body>) -> (StatusCode, String) {
 }
 
 fn principal(node: u8) -> Principal {
-    Principal { public_key: PublicKey([node; 32]), access: Access::Node(NodeId(node.into())) }
+    Principal::new(PublicKey([node; 32]), Access::Node(NodeId(node.into())))
 }
 
 fn uuid(number: u128) -> uuid::Uuid {

@@ -1,6 +1,7 @@
 //! Who may connect, and what they may do then: keys and the access they give.
 
 use crate::ids::{NodeId, PoolId};
+use crate::limits::Limits;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -91,6 +92,17 @@ pub struct Principal {
     pub public_key: PublicKey,
     /// What it may do.
     pub access: Access,
+    /// How much it may do.
+    #[serde(default, skip_serializing_if = "Limits::is_none")]
+    pub limits: Limits,
+}
+
+impl Principal {
+    /// One without limits.
+    #[must_use]
+    pub fn new(public_key: PublicKey, access: Access) -> Principal {
+        Principal { public_key, access, limits: Limits::default() }
+    }
 }
 
 /// What a principal may do.

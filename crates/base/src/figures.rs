@@ -272,6 +272,9 @@ pub struct Traffic {
     pub writes: u64,
     /// Bytes of the writes.
     pub written_bytes: u64,
+    /// Those of a volume or of a client that had to wait for a limit before they were taken up.
+    #[serde(default)]
+    pub throttled: u64,
 }
 
 impl Traffic {
@@ -303,6 +306,7 @@ impl Traffic {
         self.read_bytes += other.read_bytes;
         self.writes += other.writes;
         self.written_bytes += other.written_bytes;
+        self.throttled += other.throttled;
     }
 
     /// What was counted since an earlier reading. Counts that are smaller than before began anew.
@@ -314,6 +318,7 @@ impl Traffic {
             read_bytes: since(self.read_bytes, earlier.read_bytes),
             writes: since(self.writes, earlier.writes),
             written_bytes: since(self.written_bytes, earlier.written_bytes),
+            throttled: since(self.throttled, earlier.throttled),
         }
     }
 }

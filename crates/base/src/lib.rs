@@ -16,6 +16,7 @@ pub mod geometry;
 pub mod hash;
 pub mod ids;
 mod layers;
+pub mod limits;
 pub mod log_entry;
 pub mod map;
 pub mod network;
@@ -37,6 +38,7 @@ pub use ids::{
     OsdUuid, PgId, PoolId, Sequence, VolumeId,
 };
 pub use layers::{LayerSpan, Views, without};
+pub use limits::{Limit, Limited, Limits};
 pub use log_entry::LogEntry;
 pub use network::Network;
 pub use recovery::RecoveryShare;

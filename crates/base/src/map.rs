@@ -8,6 +8,7 @@ use crate::access::{Access, Encryption, Principal, PublicKey};
 use crate::ids::{
     ClusterId, CutId, Epoch, Generation, History, LayerId, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId,
 };
+use crate::limits::Limits;
 use crate::recovery::RecoveryShare;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -140,6 +141,9 @@ pub struct VolumeInfo {
     /// It is being flattened: what it sees of its parent is copied to it, and when all of it is, it has none any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flatten: Option<CutId>,
+    /// How much clients may do with it.
+    #[serde(default, skip_serializing_if = "Limits::is_none")]
+    pub limits: Limits,
     /// It lies in the trash: its name is free, nobody attaches it, and all that it holds is kept until it is purged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trashed: Option<Trashed>,

@@ -693,6 +693,11 @@ impl Client {
         let osd = self.links.get(&link).copied().unwrap_or_default();
         let (ObjectKey { pg, object, .. }, details) = (piece.key, reply.head.details);
         let status = reply.head.status;
+        if status == Status::Throttled {
+            // It is answered when a limit lets it begin.
+            self.pieces[index as usize].trouble = Trouble::Throttled(osd);
+            return;
+        }
         // An OSD answers in the epoch that it was asked in.
         self.routes.has_reached(pg, piece.epoch, reply.head.reached);
         if self.was_question(index, status) {
@@ -717,6 +722,10 @@ impl Client {
             | Status::BeyondEnd
             | Status::Frozen => {
                 return self.retry_later(now, index, Trouble::NotServed(osd, status));
+            }
+            Status::SendAgain | Status::Throttled => {
+                self.give_up_attempt(index);
+                return self.dispatch(now, index, io);
             }
             Status::CorruptPayload => return self.corrupt_in_transit(now, index, osd, io),
             Status::OutcomeUnknown if self.volume_of(index).holding == Holding::Alone => {

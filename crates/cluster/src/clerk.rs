@@ -482,7 +482,7 @@ mod tests {
         let known = cluster.principals().await.unwrap();
         let principal = known.get(name).cloned().unwrap_or_else(|| {
             let key = std::array::from_fn(|at| name.as_bytes().get(at).copied().unwrap_or(0));
-            Principal { public_key: PublicKey(key), access }
+            Principal::new(PublicKey(key), access)
         });
         cluster.put_principal(name, &principal).await.unwrap();
         Clerk::for_visitor(cluster.clone(), Arc::new(Visitor::new(name.into(), principal)))
@@ -799,7 +799,7 @@ mod tests {
             let name = format!("{access:?}");
             let clerk = Clerk::for_visitor(
                 owner.clone(),
-                Arc::new(Visitor::new(name, Principal { public_key: PublicKey([9; 32]), access })),
+                Arc::new(Visitor::new(name, Principal::new(PublicKey([9; 32]), access))),
             );
             assert_forbidden(clerk.registry().map(drop), "");
             assert_forbidden(clerk.ask(Grant { ttl: TTL }).await, "");

@@ -368,6 +368,12 @@ pub enum ClusterError {
         /// The key.
         key: String,
     },
+    /// Nobody has a key of that name.
+    #[error("there is no key {name}; `millpond auth ls` lists them")]
+    NoSuchKey {
+        /// The name.
+        name: String,
+    },
     /// That cannot be noted.
     #[error("that cannot be noted: {reason}")]
     MetadataInvalid {

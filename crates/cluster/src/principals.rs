@@ -3,7 +3,7 @@
 
 use super::error::check_name;
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
-use base::{Access, Encryption, NodeId, Principal, PublicKey};
+use base::{Access, Encryption, Limits, NodeId, Principal, PublicKey};
 use registry::{Compare, Operation, Txn};
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ impl Cluster {
         Err(ClusterError::PrincipalExists { name: name.to_owned() })
     }
 
-    /// Admits a principal, or gives the one of that name this key and this access instead of what it had.
+    /// Admits a principal, or gives the one of that name this key and this access instead of what it had. Its limits stay.
     ///
     /// # Errors
     /// As [`Self::add_principal`], but for [`ClusterError::PrincipalExists`].
@@ -32,13 +32,33 @@ impl Cluster {
         check_name("key", name)?;
         for _ in 0..ATTEMPTS_MAX {
             let read: Read<Principal> = self.read(&keys::principal(name)).await?;
-            if read.value.as_ref() == Some(principal) {
+            let limits = read.value.as_ref().map_or(principal.limits, |before| before.limits);
+            let principal = Principal { limits, ..principal.clone() };
+            if read.value.as_ref() == Some(&principal) {
                 return Ok(());
             }
-            let conditions = self.pools_are_there(principal).await?;
-            let txn = conditions.when(read.unchanged()).then(Operation::put(&read.key, encode(principal)));
+            let conditions = self.pools_are_there(&principal).await?;
+            let txn = conditions.when(read.unchanged()).then(Operation::put(&read.key, encode(&principal)));
             if self.commit(txn).await? {
                 return Ok(());
+            }
+        }
+        Err(ClusterError::Contended { what: format!("the key {name}") })
+    }
+
+    /// Sets how much may be done under a key. Answers what is set now.
+    ///
+    /// # Errors
+    /// [`ClusterError::NoSuchKey`]; those of the registry.
+    pub async fn limit_principal(&self, name: &str, change: impl Fn(&mut Limits)) -> Result<Limits> {
+        for _ in 0..ATTEMPTS_MAX {
+            let read: Read<Principal> = self.read(&keys::principal(name)).await?;
+            let Some(mut principal) = read.value.clone() else {
+                return Err(ClusterError::NoSuchKey { name: name.to_owned() });
+            };
+            change(&mut principal.limits);
+            if self.commit(read.replaced_by(&principal)).await? {
+                return Ok(principal.limits);
             }
         }
         Err(ClusterError::Contended { what: format!("the key {name}") })

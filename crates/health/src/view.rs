@@ -10,7 +10,8 @@ use base::map::{
 use base::status::{Away, LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, Statuses};
 use base::units::ByteSize;
 use base::{
-    ClusterId, Encryption, Epoch, Generation, LayerId, NodeId, OsdId, PgId, PoolId, RecoveryShare, VolumeId,
+    ClusterId, Encryption, Epoch, Generation, LayerId, Limits, NodeId, OsdId, PgId, PoolId, RecoveryShare,
+    VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -313,6 +314,10 @@ pub struct VolumeView {
     /// It is given all that it sees of that, so that it depends on it no more.
     #[serde(default)]
     pub flattening: bool,
+    /// How much clients may do with it in a second.
+    #[serde(default, skip_serializing_if = "Limits::is_none")]
+    #[schema(value_type = Object)]
+    pub limits: Limits,
 }
 
 /// A volume in the trash: `volume trash --json` is a list of these.
@@ -653,6 +658,7 @@ pub fn volumes(map: &ClusterMap) -> Vec<VolumeView> {
             cutting: info.cut.is_some(),
             parent: info.parent.map(|parent| snapshot_name(map, parent)),
             flattening: info.flatten.is_some(),
+            limits: info.limits,
         })
         .collect();
     volumes.sort_by(|one, other| one.name.cmp(&other.name));

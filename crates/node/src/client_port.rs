@@ -235,7 +235,7 @@ mod tests {
         for (number, (name, access)) in
             (0u8..).zip([("node.0", Access::Node(NodeId(0))), ("owner", Access::Admin)])
         {
-            let principal = Principal { public_key: PublicKey([number; 32]), access };
+            let principal = Principal::new(PublicKey([number; 32]), access);
             map.principals.insert(name.to_owned(), principal);
         }
         let refusal = |number| client_of(&PublicKey([number; 32]), &map).map(|(name, _)| name);

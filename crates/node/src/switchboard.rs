@@ -154,7 +154,7 @@ mod tests {
         for (name, public_key, access) in
             [("client.a", key(1), Access::Admin), ("client.b", key(2), Access::Monitor)]
         {
-            map.principals.insert(name.to_owned(), Principal { public_key, access });
+            map.principals.insert(name.to_owned(), Principal::new(public_key, access));
         }
         let reactor = ring::Reactor::new(ring::ReactorOptions::default()).unwrap();
         let (commands, _commands) = mpsc::channel(1);

@@ -61,7 +61,7 @@ impl Scene {
             ("client", pools),
         ] {
             let key = SecretKey::generate().unwrap();
-            cluster.add_principal(name, &Principal { public_key: key.public(), access }).await.unwrap();
+            cluster.add_principal(name, &Principal::new(key.public(), access)).await.unwrap();
             keys.insert(name, Identity::new(&key));
         }
         let mut scene = Scene { cluster, processes: BTreeMap::new(), keys, _scratch: scratch };

@@ -70,6 +70,8 @@ pub enum Sabotage {
     ServeOtherHalf,
     /// A primary serves what lies beyond the end of a volume, for whoever has a map from before.
     ServeBeyondEnd,
+    /// A primary begins whatever it is asked for, whichever limits there are.
+    ForgetLimits,
     /// A primary says that nothing is left beyond the end of a volume that was made smaller, and deletes nothing.
     KeepBeyondEnd,
     /// A replica goes on with what it holds as if its group had not been split.
@@ -121,7 +123,7 @@ pub enum Sabotage {
 #[cfg(feature = "broken")]
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Sabotage; 41] = [
+    pub const ALL: [Sabotage; 42] = [
         Sabotage::PruneWritten,
         Sabotage::ReadOlder,
         Sabotage::HideNothing,
@@ -154,6 +156,7 @@ impl Sabotage {
         Sabotage::ForgetTombstones,
         Sabotage::ServeBeyondEnd,
         Sabotage::KeepBeyondEnd,
+        Sabotage::ForgetLimits,
         Sabotage::TrustSilence,
         Sabotage::ForgetDoubts,
         Sabotage::ForgetChanged,

@@ -12,6 +12,7 @@ use crate::group::line::Lines;
 use crate::io::Io;
 use crate::journal::{Journal, Milestone};
 use crate::ledger::{Ledger, StagedRecord};
+use crate::limits::Throttle;
 use crate::links::presence::Presence;
 use crate::links::{Awaited, Links, Peer};
 use crate::operation::{Asked, MendReason, OperationId, OperationKind, OperationState, Operations, Purpose};
@@ -162,6 +163,7 @@ pub(crate) struct Shared {
     pub(crate) volumes: Volumes,
     pub(crate) damage: Damage,
     pub(crate) pace: Pace,
+    pub(crate) limits: Throttle,
     pub(crate) journal: Journal,
 }
 
@@ -180,6 +182,7 @@ pub(crate) struct Context<'a, I> {
     pub(crate) volumes: &'a mut Volumes,
     pub(crate) damage: &'a mut Damage,
     pub(crate) pace: &'a mut Pace,
+    pub(crate) limits: &'a mut Throttle,
     pub(crate) journal: &'a mut Journal,
     pub(crate) io: &'a mut I,
 }

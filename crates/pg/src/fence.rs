@@ -268,7 +268,7 @@ mod tests {
     /// A client with that key connects and has a fence set up; answers whether it is taken.
     fn is_let(pair: &mut Pair, link: u64, key: u8) -> bool {
         let link = LinkId(link);
-        let principal = Principal { public_key: PublicKey([key; 32]), access: Access::Admin };
+        let principal = Principal::new(PublicKey([key; 32]), Access::Admin);
         let credential = Credential { name: format!("key-{key}").into(), principal, seen_at: 0 };
         let client = ClientLink::new(ClientId(link.0), Some(credential));
         pair.alone.osd.shared.links.insert(link, Peer::Client(client));
@@ -353,7 +353,7 @@ mod tests {
     fn is_lied_to_by_a_tenant(pair: &mut Pair) {
         let tenant = LinkId(1000);
         let access = Access::Pools(BTreeMap::from([(PG.pool, Permission::ReadWrite)]));
-        let principal = Principal { public_key: PublicKey([3; 32]), access };
+        let principal = Principal::new(PublicKey([3; 32]), access);
         let credential = Credential { name: "tenant".into(), principal, seen_at: 0 };
         let client = ClientLink::new(ClientId(4), Some(credential));
         pair.alone.osd.shared.links.insert(tenant, Peer::Client(client));

@@ -7,7 +7,7 @@ use crate::io::Io;
 use crate::links::access::Credential;
 use crate::links::{LinkError, Links, OsdLink, Peer};
 use base::LinkId;
-use wire::{Hello, Role, Welcome};
+use wire::{Hello, KNOWS_LIMITS, Role, Welcome};
 
 /// Somebody says who it is, with the credential that its key proved. Whoever had that place before is let go.
 pub(crate) fn handle_hello(
@@ -29,7 +29,8 @@ pub(crate) fn handle_hello(
         Role::Client(client) => {
             // A client has one connection to an OSD. What an older one still holds must not run after
             // anything of the newer: its requests may have been sent again and been overwritten since.
-            let (admitted, older) = cx.links.admit_client(link, client, credential)?;
+            let (mut admitted, older) = cx.links.admit_client(link, client, credential)?;
+            admitted.knows_limits = version >= KNOWS_LIMITS;
             if let Some(older) = older {
                 cx.links.forget(older);
                 cx.io.close(older, "the client connected anew");

@@ -44,6 +44,7 @@ mod hello;
 mod io;
 mod journal;
 mod ledger;
+mod limits;
 mod links;
 mod moves;
 mod operation;

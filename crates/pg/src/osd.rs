@@ -13,6 +13,7 @@ use crate::heal::renewal;
 use crate::io::{Io, reads, reads_data};
 use crate::journal::Journal;
 use crate::ledger::Ledger;
+use crate::limits::Throttle;
 use crate::links::access::Credential;
 use crate::links::backlog::Backlog;
 use crate::links::inquiries;
@@ -116,6 +117,7 @@ impl Osd {
                 volumes: Volumes::default(),
                 damage: Damage::default(),
                 pace: Pace::default(),
+                limits: Throttle::default(),
                 journal,
             },
             router: Router::default(),
@@ -144,6 +146,7 @@ impl Osd {
             volumes: &mut shared.volumes,
             damage: &mut shared.damage,
             pace: &mut shared.pace,
+            limits: &mut shared.limits,
             journal: &mut shared.journal,
             io,
         };
@@ -186,7 +189,8 @@ impl Osd {
         if self.router.reads.is_owing() || self.shared.turn.next_is_due {
             return self.now;
         }
-        let due = [self.router.scrubs.next_at, self.shared.pace.next_at];
+        let Shared { pace, limits, .. } = &self.shared;
+        let due = [self.router.scrubs.next_at, pace.next_at, limits.next_at()];
         due.into_iter().flatten().fold(self.shared.turn.next_tick, Instant::min)
     }
 

@@ -17,6 +17,7 @@ use crate::hello;
 use crate::io::{Io, TOKEN_SHIFT, TOKEN_STORE_FLUSH, TOKEN_STORE_WRITE};
 use crate::journal::Milestone;
 use crate::ledger::{Replicated, StagedRecord};
+use crate::limits;
 use crate::links::inquiries::{self, Asks};
 use crate::links::{Awaited, LinkError, Peer, ToLearner};
 use crate::moves::cut::{self, Cuts};
@@ -216,6 +217,8 @@ impl Router {
             Message::Fetch(inquiry) => self.inquire(cx, link, Asks::Content(inquiry)),
             Message::Fetched(fetched) => self.mends.handle_fetched(cx, link, &fetched),
             Message::Check(check) => self.inquire(cx, link, Asks::Check(check)),
+            Message::AskAllowance(asked) => limits::handle_ask(cx, osd, link, &asked),
+            Message::Allowance(given) => limits::handle_given(cx, link, &given),
             Message::Checked(checked) => {
                 self.scrubs.was_answered(cx, osd, checked.inquiry.request, checked.findings);
             }
@@ -491,6 +494,8 @@ impl Router {
         // Looked up before the clock was read: what is looked up from here on waits for the next turn.
         self.reads.send_deferred(cx);
         self.answer_waiting(cx);
+        limits::advance(cx);
+        self.begin_throttled(cx);
         // Whoever is still blocked is noted anew, in the other vector.
         let scratch = std::mem::take(&mut self.scratch);
         let mut blocked = std::mem::replace(&mut cx.turn.blocked, scratch);
@@ -525,8 +530,29 @@ impl Router {
         cx.links.send_acks(store.is_full(), store.takes_no_objects(), cx.io);
     }
 
+    /// Handles what waited for limits and may begin, as far as there is memory for it.
+    fn begin_throttled(&mut self, cx: &mut Context<'_, impl Io>) {
+        while let Some(waiting) = cx.limits.next_ready() {
+            let read = match cx.links.get(waiting.link) {
+                Some(Peer::Client(_)) if waiting.is_read() => Message::Read(waiting.request),
+                Some(Peer::Client(_)) => {
+                    limits::ask_for_again(cx, &waiting);
+                    continue;
+                }
+                // It is gone.
+                _ => continue,
+            };
+            let handled = self.message(cx, waiting.link, read);
+            self.settle(cx);
+            if matches!(handled, Ok(Handled::Stalled)) {
+                return cx.limits.put_back(waiting);
+            }
+        }
+    }
+
     /// Looks at the slow things.
     fn tick(&mut self, cx: &mut Context<'_, impl Io>) {
+        limits::tick(cx);
         cx.disk.store.retry_reads();
         cx.disk.patience.look(cx.now);
         let is_silent = cx.disk.patience.is_silent(cx.now);
@@ -607,6 +633,7 @@ impl Router {
             && cx.damage.asks_nothing()
             && self.fences.is_idle()
             && self.scrubs.is_idle()
+            && cx.limits.is_at_rest()
             && !cx.disk.store.is_in_want_of_room()
             && cx.groups.iter().all(is_group_at_rest)
             && cx.links.osds().all(|(osd, _)| cx.links.ready(osd).is_some())
@@ -638,6 +665,7 @@ impl Router {
             (group.wanted.size, group.wanted.min_size) =
                 pool.map_or((0, 0), |pool| (pool.size as usize, pool.min_size as usize));
         }
+        cx.limits.heed(map, cx.now);
         cut::heed(cx);
         cx.links.heed_principals(map, cx.io);
         placement::find_left(cx, &mut self.deletions);

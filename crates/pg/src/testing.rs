@@ -172,7 +172,7 @@ impl Alone {
     }
 
     /// So much time passes: the drive and the registry do what they were asked.
-    fn passes(&mut self, time: Duration) {
+    pub(crate) fn passes(&mut self, time: Duration) {
         self.now = self.now + time;
         self.drive_answers();
         if !self.io.is_registry_away {

@@ -13,9 +13,9 @@ use base::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use wire::{
-    Activate, Blocks, Check, Checked, Fence, Findings, Found, GroupEpoch, Hello, Inquiry, Kind, Lease,
-    ListObjects, LogState, Message, ObjectEpoch, Outcome, Page, Push, PushEntry, PushHole, Query, Refused,
-    Replicate, ReplicateAck, ReplicateRefused, Request, Role, Status, VERSIONS, Version, Welcome,
+    Activate, Allowance, Blocks, Check, Checked, Fence, Findings, Found, GroupEpoch, Hello, Inquiry, Kind,
+    Lease, ListObjects, LogState, Message, ObjectEpoch, Outcome, Page, Push, PushEntry, PushHole, Query,
+    Refused, Replicate, ReplicateAck, ReplicateRefused, Request, Role, Status, VERSIONS, Version, Welcome,
 };
 
 /// Whom the map names primary of the group that this OSD follows.
@@ -84,6 +84,7 @@ fn of_client(sender: Sender, kind: Kind) -> Fate {
         Kind::Whole | Kind::Reached => Fate::Ends,
         Kind::ListObjects | Kind::Objects | Kind::ListBlocks | Kind::Blocks => Fate::Ends,
         Kind::Fetch | Kind::Fetched | Kind::Check | Kind::Checked => Fate::Ends,
+        Kind::AskAllowance | Kind::Allowance => Fate::Ends,
     }
 }
 
@@ -116,6 +117,8 @@ fn of_osd(osd: OsdId, later: i64, is_followed: bool, kind: Kind) -> Fate {
         // It counts as long as its link lasts.
         Kind::Fence => Fate::Done(Some("fence done"), &["volumes"]),
         Kind::FenceDone => Fate::Ignored,
+        // No limit of that volume is known.
+        Kind::AskAllowance | Kind::Allowance => Fate::Ignored,
     }
 }
 
@@ -208,6 +211,11 @@ fn message(kind: Kind, about: About) -> Vec<u8> {
         Kind::Fence | Kind::FenceDone => {
             Fence { request: 5, volume: VOLUME, generation: Generation(9) }.encode(kind).to_vec()
         }
+        Kind::AskAllowance | Kind::Allowance => {
+            let of = base::Limited::Volume(VOLUME);
+            let (reads, changes, read_bytes, changed_bytes) = (5, 5, 1 << 20, 1 << 20);
+            Allowance { of, is_all: false, reads, changes, read_bytes, changed_bytes }.encode(kind).to_vec()
+        }
     }
 }
 
@@ -278,7 +286,7 @@ impl Scene {
             Sender::Tenant => Some(Access::Pools(BTreeMap::from([(PoolId(2), Permission::ReadWrite)]))),
         };
         if let Some(access) = access {
-            let principal = Principal { public_key: PublicKey([3; 32]), access };
+            let principal = Principal::new(PublicKey([3; 32]), access);
             let seen_at = osd.shared.volumes.map.revision;
             osd.handle_accepted(link, Some(Credential { name: "one".into(), principal, seen_at })).unwrap();
             let (role, cluster, target) = (Role::Client(ClientId(5)), osd.me.cluster, osd.me.id);

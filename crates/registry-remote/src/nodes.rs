@@ -143,7 +143,7 @@ mod tests {
             map.nodes.insert(NodeId(node.into()), NodeInfo { client_port, ..NodeInfo::default() });
             if node != 2 {
                 let access = Access::Node(NodeId(node.into()));
-                let principal = Principal { public_key: PublicKey([node; 32]), access };
+                let principal = Principal::new(PublicKey([node; 32]), access);
                 map.principals.insert(format!("node.{node}"), principal);
             }
         }

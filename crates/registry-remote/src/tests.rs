@@ -121,7 +121,7 @@ impl ServedByNode {
     /// Has the cluster map show it.
     async fn show(&self, cluster: &Cluster, number: u32) {
         let access = Access::Node(NodeId(number));
-        let principal = Principal { public_key: self.identity.public(), access };
+        let principal = Principal::new(self.identity.public(), access);
         cluster.put_principal(&format!("node.{number}"), &principal).await.unwrap();
         let info = NodeInfo { client_port: Some(self.endpoint.address), ..NodeInfo::default() };
         let info = serde_json::to_string(&info).unwrap();
@@ -159,7 +159,7 @@ async fn cluster_and_client() -> (Cluster, Clerk) {
     cluster.create_volume("a", "ours", 1 << 30).await.unwrap();
     let pool = cluster.map().await.unwrap().pool_named("ours").unwrap().0;
     let access = Access::Pools([(pool, Permission::ReadWrite)].into());
-    let principal = Principal { public_key: identity().public(), access };
+    let principal = Principal::new(identity().public(), access);
     cluster.put_principal("host", &principal).await.unwrap();
     let clerk = Clerk::for_visitor(cluster.clone(), Arc::new(Visitor::new("host".into(), principal)));
     (cluster, clerk)

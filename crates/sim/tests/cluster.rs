@@ -253,6 +253,18 @@ fn what_a_volume_lost_is_zeros_when_it_has_grown_again() {
 }
 
 #[test]
+fn no_more_is_done_than_limits_allow_and_everything_in_the_end() {
+    let settings = Settings { scenario: Some(Scenario::LimitedUnderLoad), ..Settings::default() };
+    let mut total = Report::default();
+    for seed in 0..SCRIPTED_SEEDS {
+        total.merge(&cluster::run_guarded(seed, settings).unwrap_or_else(|failure| panic!("{failure}")));
+    }
+    for what in ["a limit was kept", "dies while a volume is limited", "hears of no change of a limit"] {
+        assert!(total.coverage.of(what) > 0, "{what}");
+    }
+}
+
+#[test]
 fn who_does_not_hear_of_a_snapshot_is_served_in_no_older_layer() {
     let settings = Settings { scenario: Some(Scenario::SnapshotsOutOfTouch), ..Settings::default() };
     let mut total = Report::default();
@@ -370,7 +382,7 @@ fn a_life_that_goes_by_a_script_is_one_life_too() {
 }
 
 /// Where each sabotage was noticed last; the search begins there, so that it usually ends there.
-const NOTICED_AT: [(Sabotage, u64); 41] = [
+const NOTICED_AT: [(Sabotage, u64); 42] = [
     (Sabotage::BeginAtOne, 0),
     (Sabotage::OrderUnbounded, 0),
     (Sabotage::AcknowledgeEarly, 0),
@@ -392,6 +404,7 @@ const NOTICED_AT: [(Sabotage, u64); 41] = [
     (Sabotage::IgnoreSplit, 0),
     (Sabotage::ServeBeyondEnd, 0),
     (Sabotage::KeepBeyondEnd, 0),
+    (Sabotage::ForgetLimits, 0),
     (Sabotage::ForgetTombstones, 0),
     (Sabotage::TrustSilence, 0),
     (Sabotage::ForgetChanged, 0),
@@ -440,6 +453,7 @@ fn told_by(sabotage: Sabotage) -> &'static [&'static str] {
         Sabotage::ForgetTombstones => &["that the others hold nothing of what was removed does not come"],
         Sabotage::ServeBeyondEnd | Sabotage::KeepBeyondEnd => &[", beyond the end of "],
         Sabotage::PruneNothing => &[", which nobody sees"],
+        Sabotage::ForgetLimits => &[" s are more than "],
         _ => CONTENTS,
     }
 }
@@ -480,6 +494,7 @@ fn scenario_for(sabotage: Sabotage) -> Option<Scenario> {
         Sabotage::TakeForeign => Some(Scenario::HostileLeader),
         Sabotage::ForgetTombstones => Some(Scenario::PoolRemovedWhileAway),
         Sabotage::ServeBeyondEnd | Sabotage::KeepBeyondEnd => Some(Scenario::ResizedUnderLoad),
+        Sabotage::ForgetLimits => Some(Scenario::LimitedUnderLoad),
         // It takes a client whose map is behind, beside one whose is not.
         Sabotage::ReadOlder => Some(Scenario::SnapshotsOutOfTouch),
         _ => None,

@@ -86,8 +86,8 @@ impl TestCluster {
         let socket = directory.join(ClusterAccess::SOCKET);
         let (node, admin) = (SecretKey::generate().unwrap(), SecretKey::generate().unwrap());
         let principals = [
-            ("node.0", Principal { public_key: node.public(), access: Access::Node(NodeId(0)) }),
-            ("admin", Principal { public_key: admin.public(), access: Access::Admin }),
+            ("node.0", Principal::new(node.public(), Access::Node(NodeId(0)))),
+            ("admin", Principal::new(admin.public(), Access::Admin)),
         ];
         let access = ClusterAccess {
             desk: DeskPlace::Registry(Arc::new(SocketPlace(socket.clone()))),

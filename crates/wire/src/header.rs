@@ -131,6 +131,10 @@ codes! {
         Changed = 36,
         /// Client to primary: what room does a volume take in an object, and what of it for which of its snapshots alone?
         Space = 37,
+        /// Primary to the home of a limit: its clients want to do so much more by it.
+        AskAllowance = 38,
+        /// The answer, as it comes: so much may be begun.
+        Allowance = 39,
     }
 }
 
@@ -167,5 +171,9 @@ codes! {
         /// Nothing is done in that layer any more, as far as this OSD knows: a change goes to the newest one of the volume, and read is
         /// that one or a snapshot. Try again by the newest map.
         Frozen = 13,
+        /// No end of it: it waits for a limit of its volume or its key, and is answered when that lets it begin.
+        Throttled = 14,
+        /// A limit of its volume or its key lets it begin now, and nothing was kept of it: send it again at once.
+        SendAgain = 15,
     }
 }

@@ -7,8 +7,8 @@
 use crate::*;
 use base::log_entry::{MEND, REPAIR, UNDONE};
 use base::{
-    BLOCK_BYTES, BlockRange, ClientId, ClusterId, Epoch, Generation, LayerId, LogEntry, OBJECT_BLOCKS,
-    OBJECT_BYTES, ObjectKey, OsdId, PgId, PoolId, Sequence, VolumeId, crc32c,
+    BLOCK_BYTES, BlockRange, ClientId, ClusterId, Epoch, Generation, LayerId, Limited, LogEntry,
+    OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey, OsdId, PgId, PoolId, Sequence, VolumeId, crc32c,
 };
 use zerocopy::little_endian::U32;
 
@@ -164,6 +164,7 @@ impl<'a, R: FnMut() -> u64> Forger<'a, R> {
                 Checked { inquiry, findings }.encode()
             }
             Kind::Fence | Kind::FenceDone => self.fence().encode(kind).to_vec(),
+            Kind::AskAllowance | Kind::Allowance => self.allowance().encode(kind).to_vec(),
         }
     }
 
@@ -255,6 +256,15 @@ impl<'a, R: FnMut() -> u64> Forger<'a, R> {
         let volume = VolumeId(self.key().layer.0);
         let (request, generation) = (self.request_number(), self.generation());
         Fence { request, volume, generation }
+    }
+
+    /// What may be done by the limit of a volume, or of a key.
+    fn allowance(&mut self) -> Allowance {
+        let (volume, of_key, is_all) = (self.key().layer.volume(), self.one_in(4), self.one_in(4));
+        let of = if of_key { Limited::Key(self.draw()) } else { Limited::Volume(volume) };
+        let [reads, changes] = [(); 2].map(|()| self.number(None) as u32);
+        let [read_bytes, changed_bytes] = [(); 2].map(|()| self.number(None));
+        Allowance { of, is_all, reads, changes, read_bytes, changed_bytes }
     }
 
     /// A number below `limit`, which is not 0.

@@ -22,7 +22,7 @@ pub use frame::WireError;
 pub use header::{HEADER_BYTES, HeaderBytes, Kind, Status, seal};
 pub use hello::{Hello, Refused, Role, Welcome};
 pub use message::*;
-pub use version::{VERSIONS, Version, Versions};
+pub use version::{KNOWS_LIMITS, VERSIONS, Version, Versions};
 
 /// The checksums of a message's data, one for each block or part of one.
 pub type Checksums<'a> = &'a [zerocopy::little_endian::U32];

@@ -11,8 +11,11 @@ impl Version {
     pub(crate) const FIRST: Version = Version(3);
 }
 
-/// What this program speaks. Version 4 knows no layers: snapshots are made where all OSDs that are up do.
-pub const VERSIONS: Versions = Versions { oldest: Version(4), newest: Version(5) };
+/// What this program speaks. Version 4 knows no layers: snapshots are made where all OSDs that are up do. Version 5 knows no limits.
+pub const VERSIONS: Versions = Versions { oldest: Version(4), newest: KNOWS_LIMITS };
+
+/// Whoever speaks this one or a newer one knows of limits.
+pub const KNOWS_LIMITS: Version = Version(6);
 
 /// All versions from one to another, which is not older.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@
 
 use base::log_entry::{REPAIR, UNDONE};
 use base::{
-    BlockRange, ClientId, ClusterId, Epoch, Generation, LayerId, LogEntry, ObjectKey, OsdId, PgId, PoolId,
-    Sequence, VolumeId,
+    BlockRange, ClientId, ClusterId, Epoch, Generation, LayerId, Limited, LogEntry, ObjectKey, OsdId, PgId,
+    PoolId, Sequence, VolumeId,
 };
 use std::collections::BTreeSet;
 use std::fs;
@@ -49,6 +49,14 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
         since: None,
         unverified: false,
         of_snapshot: false,
+    };
+    let allowance = Allowance {
+        of: Limited::Volume(VolumeId(NUMBER)),
+        is_all: false,
+        reads: 0x0102_0304,
+        changes: 0x1112_1314,
+        read_bytes: SEQUENCE.0,
+        changed_bytes: 0x7172_7374_7576_7778,
     };
     let zero = Request { offset: 0x0001_3000, length: 0x2000, ..request };
     let since = Some(SEQUENCE);
@@ -169,6 +177,11 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
         ("checked", Message::Checked(Checked { inquiry: of_two, findings })),
         ("fence", Message::Fence(fence)),
         ("fence_done", Message::FenceDone(fence)),
+        (
+            "ask_allowance",
+            Message::AskAllowance(Allowance { of: Limited::Key(NUMBER), is_all: true, ..allowance }),
+        ),
+        ("allowance", Message::Allowance(allowance)),
     ]
 }
 
@@ -263,6 +276,8 @@ fn encode(message: &Message<'_>) -> Vec<u8> {
         Message::Checked(checked) => checked.encode(),
         Message::Fence(fence) => fence.encode(Kind::Fence).to_vec(),
         Message::FenceDone(fence) => fence.encode(Kind::FenceDone).to_vec(),
+        Message::AskAllowance(asked) => asked.encode(Kind::AskAllowance).to_vec(),
+        Message::Allowance(given) => given.encode(Kind::Allowance).to_vec(),
     }
 }
 

@@ -683,6 +683,28 @@ fn a_change_that_is_sent_again_at_once_is_not_passed_by_what_comes_after_it() {
 }
 
 #[test]
+fn what_waits_for_a_limit_is_waited_for_and_sent_again_when_that_is_said() {
+    let mut scene = Scene::new(Holding::Alone);
+    scene.write(1, 0, 4096);
+    let (_, first) = scene.sent_one();
+    let said = |request, status, was_not_begun| {
+        let details = RefusalDetails { was_not_begun, ..RefusalDetails::default() };
+        wire::Outcome::refused(request, status, details)
+    };
+    for _ in 0..3 {
+        scene.hear(&said(first.request, Status::Throttled, false));
+        assert_eq!((scene.sent(), scene.ended()), (Vec::new(), None), "it is no end of it");
+    }
+    scene.hear(&said(first.request, Status::SendAgain, true));
+    let (kind, again) = scene.sent_one();
+    assert_eq!((kind, again.origin, again.since), (Kind::Write, first.origin, None));
+    scene.hear(&said(first.request, Status::SendAgain, true));
+    assert_eq!(scene.sent(), [], "that was of the one before");
+    scene.done(&again);
+    assert_eq!(scene.ended(), Some((1, Outcome::Done)));
+}
+
+#[test]
 fn an_epoch_that_is_known_already_is_no_reason_to_ask_again_at_once() {
     let mut scene = Scene::new(Holding::Alone);
     scene.write(1, 0, 4096);

@@ -52,6 +52,8 @@ pub(super) enum Trouble {
     NotServed(OsdId, Status),
     /// The volume is being attached anew.
     Renewing,
+    /// A limit of the volume, or of this client's key, does not let it begin yet.
+    Throttled(OsdId),
 }
 
 /// What a person who runs the client should be told.
@@ -350,6 +352,11 @@ impl Client {
         match piece.trouble {
             Trouble::None => format!("pg {pg} was not asked yet"),
             Trouble::Unmapped => format!("the map does not show pg {pg}"),
+            Trouble::Throttled(osd) => {
+                format!(
+                    "pg {pg} on {osd}: the limits of the volume, or of this client's key, allow no more at the moment"
+                )
+            }
             Trouble::Renewing => format!("pg {pg} is not asked while the volume is being attached anew"),
             Trouble::PrimaryDown(osd) => format!("pg {pg} on {osd} cannot be reached: the OSD is down"),
             Trouble::NoConnection(osd) => {

@@ -353,10 +353,10 @@ impl Scene {
         self.peers[peer] = Peer { who, link, inbox: Vec::new() };
         let credential = (who == Who::Client).then(|| Credential {
             name: "tenant".into(),
-            principal: Principal {
-                public_key: PublicKey([9; 32]),
-                access: Access::Pools(BTreeMap::from([(POOL, Permission::ReadWrite)])),
-            },
+            principal: Principal::new(
+                PublicKey([9; 32]),
+                Access::Pools(BTreeMap::from([(POOL, Permission::ReadWrite)])),
+            ),
             // No map says anything newer.
             seen_at: u64::MAX,
         });

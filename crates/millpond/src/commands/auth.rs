@@ -2,13 +2,14 @@
 
 use crate::Usage;
 use crate::args::ListArguments;
+use crate::commands::limits::LimitArguments;
 use crate::host::access;
 use crate::host::token::ClientToken;
 use crate::output::{self, table};
 use ::auth::SecretKey;
 use anyhow::{Context, bail};
 use base::map::ClusterMap;
-use base::{Access, Permission, Principal, PublicKey};
+use base::{Access, Limits, Permission, Principal, PublicKey};
 use clap::{Args, Subcommand};
 use cluster::{Cluster, ClusterError};
 use registry::Endpoints;
@@ -42,6 +43,17 @@ pub enum AuthCommand {
     /// List who may connect
     #[command(after_help = "Examples:\n  millpond auth ls\n  millpond auth ls --json")]
     Ls(ListArguments),
+    /// Limit what is done under a key in a second, with all volumes and connections together
+    #[command(after_help = "Examples:\n  millpond auth limit vm-host-1 --iops 20000 --bandwidth 1GiB\n  \
+                            millpond auth limit vm-host-1 --none\n\nWhat is beyond a limit waits; nothing fails. A volume is \
+                            limited by `millpond volume limit`.")]
+    Limit {
+        /// Whose
+        name: String,
+        /// What its limits are to be.
+        #[command(flatten)]
+        limits: LimitArguments,
+    },
     /// Take a key's access away; its connections end at once
     #[command(after_help = "Examples:\n  millpond auth rm vm-host-1")]
     Rm {
@@ -94,6 +106,9 @@ pub struct PrincipalView {
     pub role: &'static str,
     /// What it may do with the volumes of which pools, by name, if its role is `pools`.
     pub pools: BTreeMap<String, Permission>,
+    /// How much may be done under it.
+    #[serde(skip_serializing_if = "Limits::is_none")]
+    pub limits: Limits,
 }
 
 impl PrincipalView {
@@ -110,7 +125,8 @@ impl PrincipalView {
                 ("pools", named.collect())
             }
         };
-        PrincipalView { name: name.to_owned(), public_key: principal.public_key, role, pools }
+        let Principal { public_key, limits, .. } = *principal;
+        PrincipalView { name: name.to_owned(), public_key, role, pools, limits }
     }
 
     /// What it may do, in words.
@@ -153,6 +169,13 @@ pub fn run(command: &AuthCommand, directory: &Path) -> anyhow::Result<()> {
             let views = access::with_desk(directory, async |desk| list(desk).await)?;
             output::show(arguments.json, &views, || table(&views))
         }
+        AuthCommand::Limit { name, limits } => {
+            limits.check()?;
+            let set = access::with_cluster(directory, async |cluster| {
+                Ok(cluster.limit_principal(name, |set| limits.apply(set)).await?)
+            })?;
+            limits.tell(&format!("key {name}"), &set)
+        }
         AuthCommand::Rm { name } => {
             access::with_cluster(directory, async |cluster| remove(cluster, name).await)?;
             output::print_line(&format!("{name} may not connect any more; its connections end now"))
@@ -177,7 +200,7 @@ async fn add(cluster: &Cluster, arguments: &AddArguments, out: &Path) -> anyhow:
         }
     };
     let key = SecretKey::generate()?;
-    let principal = Principal { public_key: key.public(), access };
+    let principal = Principal::new(key.public(), access);
     // The file first: a client whose key nobody has could only be removed again.
     key.save(out, name).context("the key was not made; name another file with --out")?;
     if let Err(error) = cluster.add_principal(name, &principal).await {
@@ -227,8 +250,10 @@ async fn remove(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
 }
 
 fn table(views: &[PrincipalView]) -> String {
-    let row = |view: &PrincipalView| vec![view.name.clone(), view.access(), view.public_key.to_string()];
-    table::render(&["NAME", "MAY", "PUBLIC KEY"], views.iter().map(row))
+    let row = |view: &PrincipalView| {
+        vec![view.name.clone(), view.access(), view.limits.to_string(), view.public_key.to_string()]
+    };
+    table::render(&["NAME", "MAY", "LIMITS", "PUBLIC KEY"], views.iter().map(row))
 }
 
 #[cfg(test)]
@@ -244,7 +269,7 @@ mod tests {
             PoolInfo { name: "fast".into(), size: 3, min_size: 2, pg_count: 64, ..PoolInfo::default() };
         map.pools.insert(PoolId(1), pool);
         let may = |access| {
-            let principal = Principal { public_key: PublicKey([1; 32]), access };
+            let principal = Principal::new(PublicKey([1; 32]), access);
             PrincipalView::new("x", &principal, &map).access()
         };
         assert_eq!(may(Access::Admin), "everything");

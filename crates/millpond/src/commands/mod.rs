@@ -9,6 +9,7 @@ pub mod config;
 pub mod demo;
 pub mod detach;
 pub mod last_copy;
+pub mod limits;
 pub mod log;
 pub mod membership;
 pub mod migrate;

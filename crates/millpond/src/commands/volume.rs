@@ -9,6 +9,7 @@ mod snapshot;
 mod trash;
 
 use crate::args::ListArguments;
+use crate::commands::limits::LimitArguments;
 use crate::commands::status;
 use crate::host::access;
 use crate::host::inquiry::Inquiry;
@@ -92,6 +93,15 @@ pub enum VolumeCommand {
         /// Print the volume as JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Limit what clients do with a volume in a second, all of them together
+    #[command(after_help = LIMIT_EXAMPLES)]
+    Limit {
+        /// The volume
+        name: String,
+        /// What its limits are to be.
+        #[command(flatten)]
+        limits: LimitArguments,
     },
     /// Snapshots: what volumes held at one moment. They take space only as volumes are written anew
     #[command(subcommand)]
@@ -201,6 +211,16 @@ pub enum VolumeCommand {
     },
 }
 
+const LIMIT_EXAMPLES: &str = "\
+Examples:
+  millpond volume limit disk --iops 5000
+  millpond volume limit disk --iops 5000:20000 --write-bandwidth 100MiB
+  millpond volume limit disk --iops none
+  millpond volume limit disk --none
+
+A limit holds for all clients and OSDs together, and is changed while they work. What is beyond it waits; nothing fails. A key is
+limited by `millpond auth limit`.";
+
 const CLONE_EXAMPLES: &str = "\
 Examples:
   millpond volume snapshot create golden@v1
@@ -257,6 +277,13 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
                 find(&cluster.map().await?, new)
             })?;
             tell(&volume, *json, &format!("volume {name} is called {new} now"))
+        }
+        VolumeCommand::Limit { name, limits } => {
+            limits.check()?;
+            let set = access::with_cluster(directory, async |cluster| {
+                Ok(cluster.limit_volume(name, |set| limits.apply(set)).await?)
+            })?;
+            limits.tell(&format!("volume {name}"), &set)
         }
         VolumeCommand::Snapshot(command) => snapshot::run(command, directory),
         VolumeCommand::Du { name, json } => du::run(name, *json, directory),
@@ -433,6 +460,9 @@ fn info(detail: &VolumeDetail) -> String {
     if let Some(parent) = &volume.parent {
         let how = if volume.flattening { "; what it sees of that is being copied" } else { "" };
         text.push_str(&format!("clone of    {parent}{how}\n"));
+    }
+    if !volume.limits.is_none() {
+        text.push_str(&format!("limits      {}\n", volume.limits));
     }
     if !snapshots.is_empty() {
         let count = snapshots.len();

@@ -96,7 +96,7 @@ pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Res
 /// Lets in whoever has the key in a file, which is made if it is missing.
 pub async fn admit(cluster: &Cluster, path: &Path, name: &str, access: Access) -> anyhow::Result<()> {
     let key = SecretKey::load_or_generate(path, name)?;
-    let principal = Principal { public_key: key.public(), access };
+    let principal = Principal::new(key.public(), access);
     cluster.put_principal(name, &principal).await.with_context(|| format!("cannot let in {name}"))
 }
 

@@ -3,7 +3,7 @@
 use api::figures::{NodeFigures, OsdFigures};
 use base::figures::{Figures, Latencies, RequestKind, Traffic};
 use base::map::ClusterMap;
-use base::{ClientId, NodeId, OsdId};
+use base::{ClientId, NodeId, OsdId, VolumeId};
 use health::codes::Level;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -116,6 +116,11 @@ pub struct TrafficRate {
     pub read_bytes_per_s: f64,
     /// Bytes of the writes.
     pub written_bytes_per_s: f64,
+    /// Operations of a volume or a client that had to wait for a limit.
+    pub throttled_per_s: f64,
+    /// The limits of a volume, in words, if it has some.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub limits: String,
 }
 
 impl OsdRate {
@@ -165,6 +170,14 @@ impl Sample {
         let pool_name = |pool| now.map.pools.get(&pool).map(|info| info.name.clone());
         let volumes = by_owner(&each, |osd| osd.volumes.iter().map(|it| (it.volume, it.traffic)).collect());
         let volume_name = |volume| now.map.volumes.get(&volume).map(|info| info.name.clone());
+        let limits_of = |volume: &VolumeId| {
+            let limits = now.map.volumes.get(volume).map(|info| info.limits).unwrap_or_default();
+            if limits.is_none() { String::new() } else { limits.to_string() }
+        };
+        let volumes = volumes
+            .into_iter()
+            .map(|(volume, rate)| (volume, TrafficRate { limits: limits_of(&volume), ..rate }));
+        let volumes: BTreeMap<VolumeId, TrafficRate> = volumes.collect();
         let clients = by_owner(&each, |osd| osd.clients.iter().map(|it| (it.client, it.traffic)).collect());
         Sample {
             health: now.level,
@@ -292,6 +305,7 @@ fn by_owner<K: Ord + Copy>(
             sum.writes_per_s += rate(done.writes);
             sum.read_bytes_per_s += rate(done.read_bytes);
             sum.written_bytes_per_s += rate(done.written_bytes);
+            sum.throttled_per_s += rate(done.throttled);
         }
     }
     owners

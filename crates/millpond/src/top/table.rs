@@ -11,7 +11,8 @@ const OSD_HEADINGS: [&str; 14] = [
     ">W P99", ">CPU", ">CPU/OP", ">ERR/s",
 ];
 /// The headings of whatever else has traffic.
-const TRAFFIC_HEADINGS: [&str; 5] = ["NAME", ">READ/s", ">WRITE/s", ">READ", ">WRITTEN"];
+const TRAFFIC_HEADINGS: [&str; 7] =
+    ["NAME", ">READ/s", ">WRITE/s", ">READ", ">WRITTEN", ">THROTTLED/s", "LIMITS"];
 
 /// The headings of a view.
 pub fn headings(view: View) -> &'static [&'static str] {
@@ -117,6 +118,8 @@ fn traffic_row(traffic: &TrafficRate) -> Vec<String> {
         rate(traffic.writes_per_s),
         bytes(traffic.read_bytes_per_s),
         bytes(traffic.written_bytes_per_s),
+        rate(traffic.throttled_per_s),
+        traffic.limits.clone(),
     ]
 }
 

@@ -18,6 +18,7 @@ mod file_systems;
 mod hostile;
 mod hostile_tenant;
 mod keys;
+mod limits;
 mod machines;
 mod migrate;
 mod monitoring;

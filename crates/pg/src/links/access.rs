@@ -58,6 +58,8 @@ pub(crate) struct ClientLink {
     pub(crate) id: ClientId,
     /// What it was served on this link.
     pub(crate) traffic: Traffic,
+    /// It speaks a version of the protocol in which it is told that something waits for a limit.
+    pub(crate) knows_limits: bool,
     /// Since when a fence waits in its connection, if one does.
     pub(crate) fence_waits_since: Option<Instant>,
     /// None where nothing is checked, as in a simulator.
@@ -66,7 +68,13 @@ pub(crate) struct ClientLink {
 
 impl ClientLink {
     pub(crate) fn new(id: ClientId, credential: Option<Credential>) -> ClientLink {
-        ClientLink { id, traffic: Traffic::default(), fence_waits_since: None, credential }
+        ClientLink {
+            id,
+            traffic: Traffic::default(),
+            knows_limits: true,
+            fence_waits_since: None,
+            credential,
+        }
     }
 
     /// What it may do with the volumes of a pool, if anything.
@@ -242,7 +250,7 @@ mod tests {
     const CLIENT: Role = Role::Client(ClientId(5));
 
     fn principal(access: Access) -> Principal {
-        Principal { public_key: PublicKey([3; 32]), access }
+        Principal::new(PublicKey([3; 32]), access)
     }
 
     fn reader() -> Access {

@@ -376,7 +376,7 @@ mod tests {
 
     /// Somebody with that key connects as a client.
     fn connects(alone: &mut Alone, link: LinkId, key: u8) {
-        let principal = Principal { public_key: PublicKey([key; 32]), access: Access::Admin };
+        let principal = Principal::new(PublicKey([key; 32]), Access::Admin);
         let seen_at = alone.osd.shared.volumes.map.revision;
         let credential = Credential { name: format!("key-{key}").into(), principal, seen_at };
         alone.osd.handle_accepted(link, Some(credential.clone())).unwrap();

@@ -8,6 +8,7 @@ use crate::broken::Sabotage;
 use crate::context::{Context, Handled};
 use crate::io::Io;
 use crate::journal::Milestone;
+use crate::limits;
 use crate::operation::{Asked, OperationId, OperationKind, OperationState, Purpose};
 use crate::volumes::Sight;
 use base::figures::RequestKind;
@@ -61,6 +62,9 @@ impl Reads {
         let has_conflict = has_conflict(cx, &range);
         if has_conflict && !queue::may_wait_to_read(cx.disk, cx.operations, &asked, &range) {
             return Handled::Stalled;
+        }
+        if let Some(handled) = limits::hold_up(cx, link, request, RequestKind::Read) {
+            return handled;
         }
         let id = admit::add_operation(cx, asked, request, group, OperationKind::Read);
         if has_conflict {

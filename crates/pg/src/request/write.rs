@@ -4,6 +4,7 @@ use super::{admit, edges, queue};
 use crate::codec::{Payload, payload_verifies};
 use crate::context::{Context, Handled};
 use crate::io::Io;
+use crate::limits;
 use crate::operation::{Asked, OperationId, OperationKind, Purpose};
 use crate::replication::order;
 use base::figures::RequestKind;
@@ -31,6 +32,9 @@ pub(crate) fn handle_zero(cx: &mut Context<'_, impl Io>, link: LinkId, request: 
     let may_wait = queue::may_wait_in_place(cx.operations, &asked);
     if has_conflict && !may_wait {
         return Handled::Stalled;
+    }
+    if let Some(handled) = limits::hold_up(cx, link, request, RequestKind::Zero) {
+        return handled;
     }
     let id = admit::add_operation(cx, asked, request, group, OperationKind::Zero);
     if !has_conflict && (admit::is_answered(cx, id) || order::zero(cx, id)) {
@@ -60,6 +64,9 @@ pub(crate) fn handle_write(
     let may_wait = queue::may_wait_to_write(cx.disk, cx.operations, &asked);
     if !queue::takes_write(cx.disk, asked.tenant) || has_conflict && !may_wait {
         return Handled::Stalled;
+    }
+    if let Some(handled) = limits::hold_up(cx, link, request, RequestKind::Write) {
+        return handled;
     }
     if !payload_verifies(request.offset, checksums, data) {
         cx.refuse(Purpose::Client(asked), Status::CorruptPayload);
@@ -105,6 +112,9 @@ fn turned_away(cx: &mut Context<'_, impl Io>, asked: &Asked, group: u32) -> Opti
 /// What cannot begin now waits in line, if there is room for it; else it stays with its client for the moment.
 fn wait_or_stay(cx: &mut Context<'_, impl Io>, id: OperationId, may_wait: bool) -> Handled {
     if !may_wait {
+        if let Purpose::Client(Asked { link, volume, kind, bytes, .. }) = cx.operations.live(id).purpose {
+            limits::comes_again(cx, link, volume, kind, bytes);
+        }
         cx.forget(id);
         return Handled::Stalled;
     }
@@ -299,7 +309,8 @@ mod tests {
         // The drive answers a turn later, which is 50 ms here; the second write was answered at once.
         assert_eq!(figures.write.latencies.sum_ns % 50_000_000, 0);
         assert!(figures.write.latencies.sum_ns > 0);
-        let traffic = Traffic { reads: 2, read_bytes: blocks(8), writes: 3, written_bytes: blocks(4) };
+        let traffic =
+            Traffic { reads: 2, read_bytes: blocks(8), writes: 3, written_bytes: blocks(4), throttled: 0 };
         assert_eq!(alone.osd.view().pool_traffic().into_iter().collect::<Vec<_>>(), [(PG.pool, traffic)]);
         assert_eq!(alone.osd.view().volume_traffic().collect::<Vec<_>>(), [(VOLUME, traffic)]);
         assert_eq!(alone.osd.view().client_traffic().collect::<Vec<_>>(), [(ClientId(9), traffic)]);

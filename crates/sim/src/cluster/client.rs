@@ -210,6 +210,16 @@ impl ClientProcess {
         self.wake_up(world);
     }
 
+    /// Whether errands are left.
+    pub(super) fn has_errands(&self) -> bool {
+        !self.errands.is_empty()
+    }
+
+    /// How many errands are left on a volume.
+    pub(super) fn errands_on(&self, volume: usize) -> u64 {
+        self.errands.iter().filter(|step| step.volume == volume).count() as u64
+    }
+
     /// Ends the pauses that it makes.
     pub(super) fn wake_up(&mut self, world: &mut World) {
         let Some(running) = &mut self.running else { return };

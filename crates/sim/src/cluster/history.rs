@@ -126,6 +126,14 @@ impl History {
         }
     }
 
+    /// How many operations on a volume were done in a time.
+    pub(super) fn done_between(&self, volume: usize, from: u64, to: u64) -> usize {
+        let is_done = |operation: &&Operation| {
+            operation.step.volume == volume && (from..to).contains(&operation.completed)
+        };
+        self.operations.iter().filter(is_done).count()
+    }
+
     /// How many operations were begun.
     pub(super) fn len(&self) -> u64 {
         self.operations.len() as u64

@@ -155,7 +155,7 @@ impl Hostile {
             }
             Malice::Stranger | Malice::Member | Malice::Leader => Access::Node(node_id(self.osd.0 as usize)),
         };
-        let principal = Principal { public_key: PublicKey([0x6d; 32]), access };
+        let principal = Principal::new(PublicKey([0x6d; 32]), access);
         // No map takes it away.
         Credential { name: "malice".into(), principal, seen_at: u64::MAX }
     }
@@ -665,6 +665,8 @@ mod tests {
                     | Kind::Space
                     | Kind::Reply
                     | Kind::ReplicateRefused
+                    | Kind::AskAllowance
+                    | Kind::Allowance
             );
             assert_eq!(bytes[KIND_AT], *kind as u8);
             let is_known = speaks_for_a_member(*kind) || group_of(&message).is_some();

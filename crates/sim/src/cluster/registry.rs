@@ -20,7 +20,7 @@ use base::map::{
     Admission, ClusterMap, DeviceClass, OsdInfo, PgConfig, PlacementRule, PoolInfo, Trashed, VolumeInfo,
 };
 use base::status::{OsdStatus, PgState, PgStatus, Statuses};
-use base::{ClientId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
+use base::{ClientId, Epoch, Generation, Limits, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 use cluster::{Attachment, Cluster, ClusterError, ManagerRecord, MapFollower, TargetChange};
 use manager::Management;
 use manager::decide::Moment;
@@ -732,6 +732,14 @@ impl Registry {
         world.story(None, || format!("{} {outcome} {bytes} bytes from now on", volume_name(index)));
         self.show(world);
         is_resized
+    }
+
+    /// An operator gives a volume other limits.
+    pub(super) fn limit_volume(&mut self, index: usize, limits: Limits, world: &mut World) {
+        self.set_clock(world);
+        done(self.cluster.limit_volume(&volume_name(index), |set| *set = limits)).expect("it is there");
+        world.story(None, || format!("limits of {}: {limits}", volume_name(index)));
+        self.show(world);
     }
 
     /// The pool that is to be removed is, and its volume before it.

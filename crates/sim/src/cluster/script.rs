@@ -2,6 +2,7 @@
 //! which block, and with which content is drawn by the seed, and so are the times of messages and drives.
 
 mod catching_up;
+mod limits;
 mod malice;
 mod removal;
 mod replacement;
@@ -52,6 +53,8 @@ pub enum Scenario {
     VolumeRemovedWhileAway,
     /// A volume is made smaller and larger again while clients work on it and nodes die.
     ResizedUnderLoad,
+    /// A volume is limited while clients want more and nodes die.
+    LimitedUnderLoad,
     /// Snapshots are made, and one of two clients that share volumes does not hear of it.
     SnapshotsOutOfTouch,
     /// Writes are done, and their client is not told. It sends them again when others have written there, and the logs have
@@ -104,7 +107,7 @@ const ROUNDS_MAX: usize = 200;
 
 impl Scenario {
     /// All of them.
-    pub const ALL: [Scenario; 23] = [
+    pub const ALL: [Scenario; 24] = [
         Scenario::AwayPastTheLog,
         Scenario::PartedAndAway,
         Scenario::RottenWhileAway,
@@ -115,6 +118,7 @@ impl Scenario {
         Scenario::PoolRemovedWhileAway,
         Scenario::VolumeRemovedWhileAway,
         Scenario::ResizedUnderLoad,
+        Scenario::LimitedUnderLoad,
         Scenario::SnapshotsOutOfTouch,
         Scenario::RepeatedPastTheLog,
         Scenario::CaughtUpFromWhoCaughtUp,
@@ -142,7 +146,8 @@ impl Scenario {
             | Scenario::JoinsBesideACheckpoint
             | Scenario::CaughtUpWithoutRegistry => random.choose(&[2, 3]),
             Scenario::DriveReplaced => 2,
-            Scenario::ForgedBehindChecksums
+            Scenario::LimitedUnderLoad
+            | Scenario::ForgedBehindChecksums
             | Scenario::PoolRemovedWhileAway
             | Scenario::VolumeRemovedWhileAway
             | Scenario::RepeatedPastTheLog
@@ -177,6 +182,10 @@ impl Scenario {
                     plan.operation_blocks_max *= 3;
                     plan.contents = Contents::Plain;
                 }
+            }
+            Scenario::LimitedUnderLoad => {
+                (plan.clients, plan.volumes, plan.regions, plan.pgs) = (2, 2, 2, 4);
+                (plan.small_buffers, plan.large_buffers) = (64, 24);
             }
             Scenario::RepeatedPastTheLog => plan.clients = 2,
             Scenario::SnapshotsOutOfTouch => (plan.clients, plan.regions, plan.snapshots) = (2, 2, true),
@@ -277,6 +286,7 @@ impl Life {
             Scenario::PoolRemovedWhileAway => self.removed_while_away(true)?,
             Scenario::VolumeRemovedWhileAway => self.removed_while_away(false)?,
             Scenario::ResizedUnderLoad => self.resized_under_load()?,
+            Scenario::LimitedUnderLoad => self.limited_under_load()?,
             Scenario::SnapshotsOutOfTouch => self.snapshots_out_of_touch()?,
         }
         self.wait("that the cluster is whole", Life::has_healed)?;

@@ -2,6 +2,7 @@
 
 mod client;
 mod fence;
+mod limits;
 mod peer;
 mod recover;
 mod replicate;
@@ -16,7 +17,7 @@ use std::marker::PhantomData;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
-pub use {client::*, fence::*, peer::*, recover::*, replicate::*};
+pub use {client::*, fence::*, limits::*, peer::*, recover::*, replicate::*};
 
 /// The bytes of a block in a body, with the words that go with it.
 const SUMMED_BLOCK_BYTES: usize = BLOCK_BYTES + PUSH_WORDS * size_of::<U32>();
@@ -87,6 +88,8 @@ messages! {
         Checked(Checked) = Checked::parse,
         Fence(Fence) = Frame::whole,
         FenceDone(Fence) = Frame::whole,
+        AskAllowance(Allowance) = Frame::whole,
+        Allowance(Allowance) = Frame::whole,
     }
 }
 

@@ -76,7 +76,7 @@ impl Fleet {
             let id =
                 cluster.new_node(&NodeInfo { host: format!("sim{index}"), ..NodeInfo::default() }).await?;
             let key = SecretKey::generate()?;
-            let principal = Principal { public_key: key.public(), access: Access::Node(id) };
+            let principal = Principal::new(key.public(), Access::Node(id));
             cluster.put_principal(&id.to_string(), &principal).await?;
             let mut osds = Vec::new();
             for _ in 0..size.osds_per_node {

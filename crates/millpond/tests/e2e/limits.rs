@@ -1,0 +1,140 @@
+//! What is done with a volume, or under a key, in a second is what its limits allow, however many clients want how much and
+//! whichever OSDs they ask; and nobody else waits for that.
+
+use crate::common::door::Door;
+use crate::common::pond::Pond;
+use crate::common::whole::becomes_whole;
+use crate::common::{names, path};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const BLOCK: u32 = 4096;
+const VOLUME_BYTES: u64 = 64 << 20;
+/// Connections to each door, each with one operation at a time.
+const DEPTH: u64 = 12;
+/// How long is counted, and how long it takes before until what is counted is what goes on.
+const COUNTED: Duration = Duration::from_secs(4);
+const SETTLES: Duration = Duration::from_millis(1500);
+
+/// Reads and writes a second that are done through each of the doors, where `reads` of a hundred read; and meanwhile something else.
+fn rates(doors: &[&Door], reads: u64, meanwhile: impl FnOnce()) -> Vec<f64> {
+    let (enough, counts) = (AtomicBool::new(false), AtomicBool::new(false));
+    let done: Vec<AtomicU64> = doors.iter().map(|_| AtomicU64::new(0)).collect();
+    let (mut seconds, data) = (0.0, vec![7; BLOCK as usize]);
+    std::thread::scope(|scope| {
+        for (door, done) in doors.iter().zip(&done) {
+            for number in 0..DEPTH {
+                let (enough, counts, data) = (&enough, &counts, &data);
+                scope.spawn(move || {
+                    let mut client = door.client();
+                    for step in 0.. {
+                        if enough.load(Ordering::Relaxed) {
+                            return;
+                        }
+                        // Another object each time.
+                        let place = (step * DEPTH + number) * 1237 % (VOLUME_BYTES / u64::from(BLOCK));
+                        let offset = place * u64::from(BLOCK);
+                        match (step * 37 + number) % 100 < reads {
+                            true => drop(client.read(offset, BLOCK).expect("it lies within the volume")),
+                            false => client.write(offset, data).expect("it lies within the volume"),
+                        }
+                        done.fetch_add(u64::from(counts.load(Ordering::Relaxed)), Ordering::Relaxed);
+                    }
+                });
+            }
+        }
+        std::thread::sleep(SETTLES);
+        meanwhile();
+        let began = Instant::now();
+        counts.store(true, Ordering::Relaxed);
+        std::thread::sleep(COUNTED);
+        counts.store(false, Ordering::Relaxed);
+        seconds = began.elapsed().as_secs_f64();
+        enough.store(true, Ordering::Relaxed);
+    });
+    done.iter().map(|done| done.load(Ordering::Relaxed) as f64 / seconds).collect()
+}
+
+fn is_about(rate: f64, limit: f64) {
+    assert!((0.94 * limit..=1.06 * limit).contains(&rate), "{rate} a second, where {limit} are allowed");
+}
+
+#[test]
+fn a_volume_has_what_its_limits_allow_with_one_client_and_with_several_and_its_neighbours_do_not_wait() {
+    let pond = Pond::start("1GiB");
+    for volume in ["limited", "free"] {
+        pond.volume(volume, &VOLUME_BYTES.to_string());
+    }
+    becomes_whole(&pond);
+    let doors: Vec<Door> =
+        (0..4).map(|number| pond.serve_shared_at("limited", &format!("limited-{number}"))).collect();
+    let all: Vec<&Door> = doors.iter().collect();
+    let said = pond.run(&["volume", "limit", "limited", "--iops", "600"]);
+    names(&said, &["volume limited is limited: iops 600"]);
+    is_about(rates(&all[..1], 50, || {}).iter().sum(), 600.0);
+    let free = pond.serve("free");
+    let both = [all[0], all[1], all[2], all[3], &free];
+    let top = || {
+        let sample = pond.json(&["top", "--json"]);
+        let volumes = sample["volumes"].as_array().expect("it lists volumes").clone();
+        let limited = volumes.iter().find(|volume| volume["name"] == "limited").expect("it is busy");
+        assert!(limited["throttled_per_s"].as_f64().is_some_and(|rate| rate > 100.0), "{limited}");
+        assert_eq!(limited["limits"], "iops 600");
+    };
+    let rate = rates(&both, 50, top);
+    is_about(rate[..4].iter().sum(), 600.0);
+    assert!(rate[4] > 1_500.0, "a neighbour has {} a second", rate[4]);
+    // Changed while clients work; reads and writes apart.
+    let change = || {
+        pond.run(&[
+            "volume",
+            "limit",
+            "limited",
+            "--iops",
+            "none",
+            "--read-iops",
+            "900",
+            "--write-iops",
+            "150",
+        ]);
+        std::thread::sleep(SETTLES);
+    };
+    // Half of all are writes, and each connection does one after the other: so as many reads are done.
+    is_about(rates(&all, 50, change).iter().sum(), 300.0);
+    is_about(rates(&all, 100, || {}).iter().sum(), 900.0);
+    pond.run(&["volume", "limit", "limited", "--none", "--write-bandwidth", "2MiB"]);
+    is_about(rates(&all, 0, || {}).iter().sum(), 512.0);
+    let limits = pond.json(&["volume", "info", "limited", "--json"])["limits"].clone();
+    assert_eq!(limits["write_bandwidth"]["per_second"], 2 << 20);
+    names(&pond.run(&["volume", "limit", "limited", "--none"]), &["has no limits"]);
+    assert!(rates(&all, 50, || {}).iter().sum::<f64>() > 1_500.0);
+}
+
+#[test]
+fn a_key_has_what_its_limits_allow_with_all_its_volumes_and_wrong_limits_are_refused() {
+    let pond = Pond::start("1GiB");
+    for volume in ["a", "b"] {
+        pond.volume(volume, &VOLUME_BYTES.to_string());
+    }
+    becomes_whole(&pond);
+    let key = pond.scratch().join("tenant.key");
+    pond.run(&["auth", "add", "tenant", "--pool", "default", "--rw", "--out", path(&key)]);
+    names(&pond.run(&["auth", "limit", "tenant", "--iops", "500"]), &["key tenant is limited: iops 500"]);
+    let flags = ["--key", path(&key)];
+    let doors = ["a", "b"].map(|volume| pond.serve_with(volume, &flags));
+    is_about(rates(&[&doors[0], &doors[1]], 50, || {}).iter().sum(), 500.0);
+    names(&pond.run(&["auth", "ls"]), &["tenant", "iops 500"]);
+    let refused = |arguments: &[&str], told: &[&str]| {
+        let (worked, _, said) = pond.attempt(arguments);
+        assert!(!worked, "{arguments:?}");
+        names(&said, told);
+    };
+    refused(&["volume", "limit", "a", "--iops", "0"], &["wait for ever", "none"]);
+    refused(&["volume", "limit", "a", "--iops", "fast"], &["5000:20000"]);
+    refused(&["volume", "limit", "a", "--bandwidth", "10XB"], &["100MiB"]);
+    refused(&["volume", "limit", "a"], &["no limit is named", "--none"]);
+    refused(&["volume", "limit", "nobody", "--iops", "5"], &["nobody", "millpond volume ls"]);
+    refused(&["auth", "limit", "nobody", "--iops", "5"], &["nobody", "millpond auth ls"]);
+    pond.run(&["auth", "limit", "tenant", "--none"]);
+    assert!(rates(&[&doors[0], &doors[1]], 50, || {}).iter().sum::<f64>() > 1_500.0);
+}
