@@ -235,15 +235,15 @@ impl Source {
         };
         let is_any_unheard = map.osds.keys().any(|osd| !heard.statuses.contains_key(osd));
         let drives = if is_any_unheard { self.drives().await? } else { BTreeMap::new() };
-        let away = match &*self.parts.manager.borrow() {
-            Known::Is(manager) => manager.away.clone(),
-            Known::Absent | Known::NotYet => BTreeMap::new(),
+        let (away, late) = match &*self.parts.manager.borrow() {
+            Known::Is(manager) => (manager.away.clone(), manager.late.clone()),
+            Known::Absent | Known::NotYet => Default::default(),
         };
         let registry = self.registry_problems().await;
         let manager = ManagerView::new(self.parts.node, self.pid, heard.oldest);
         let began = Instant::now();
         let made = tokio::task::spawn_blocking(move || {
-            let reports = Reports { statuses: heard.statuses, drives, away, registry, silence: None };
+            let reports = Reports { statuses: heard.statuses, drives, away, late, registry, silence: None };
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             Picture::of(&map, &reports, Some(manager), now.as_secs())
         });

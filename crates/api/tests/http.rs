@@ -88,8 +88,13 @@ impl Setting {
             };
             told.note_status(osd, &status);
         }
-        let record =
-            ManagerRecord { node: NodeId(0), pid: std::process::id(), address: None, away: BTreeMap::new() };
+        let record = ManagerRecord {
+            node: NodeId(0),
+            pid: std::process::id(),
+            address: None,
+            away: BTreeMap::new(),
+            late: BTreeMap::new(),
+        };
         assert!(cluster.become_manager(&record, lease).await.unwrap());
         let board = Board::default();
         board.note_figures(OsdId(0), figures(volume));

@@ -65,6 +65,12 @@ pub fn about(seconds: u64) -> String {
     format!("{} {name}", seconds.saturating_add(unit / 2) / unit)
 }
 
+/// A duration as it is written, in the largest unit of which it is a whole number.
+pub fn exactly(seconds: u64) -> String {
+    let (name, unit) = UNITS.into_iter().find(|(_, unit)| seconds.is_multiple_of(*unit)).unwrap_or(("s", 1));
+    format!("{}{name}", seconds / unit)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,6 +87,15 @@ mod tests {
         assert_eq!("never".parse(), Ok(Limit::Never));
         for wrong in ["", "min", "-1s", "1.5h", "0", "0min", "3 fortnights", "99999999999999999999d"] {
             assert!(wrong.parse::<Limit>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_told_exactly_reads_back() {
+        let told: Vec<String> = [1, 90, 120, 3600, 5400, 172_800, 86_401].map(exactly).to_vec();
+        assert_eq!(told, ["1s", "90s", "2min", "1h", "90min", "2d", "86401s"]);
+        for seconds in [1, 90, 120, 3600, 5400, 172_800, 86_401] {
+            assert_eq!(exactly(seconds).parse(), Ok(Limit::Seconds(seconds)));
         }
     }
 

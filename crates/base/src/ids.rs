@@ -40,6 +40,8 @@ number_id!(/// How often the order of a placement group began behind all that th
     History(u16), "history.");
 number_id!(/// How often a volume was attached exclusively; an older one is fenced.
     Generation(u32), "g");
+number_id!(/// One schedule of snapshots. Drawn at random, so that one that bears the name of another which was removed is not taken for it.
+    ScheduleId(u64), "schedule.");
 number_id!(/// One time that some volume was made smaller, or lost a snapshot. Grows with each, and is never reused within a cluster. 0 is
     /// none.
     CutId(u64), "cut.");

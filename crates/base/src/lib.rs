@@ -8,6 +8,7 @@ pub mod access;
 mod block_checksum;
 mod blocks;
 pub mod buffer;
+pub mod calendar;
 pub mod checksum;
 pub mod duration;
 pub mod figures;
@@ -21,6 +22,7 @@ pub mod log_entry;
 pub mod map;
 pub mod network;
 mod recovery;
+pub mod schedule;
 pub mod status;
 pub mod tenant;
 pub mod time;
@@ -35,7 +37,7 @@ pub use fingerprint::{Fingerprint, Fingerprints};
 pub use geometry::{BLOCK_BYTES, OBJECT_BLOCKS, OBJECT_BYTES, SECTOR_BYTES};
 pub use ids::{
     ClientId, ClusterId, CutId, Epoch, Generation, History, LayerId, LinkId, NodeId, ObjectKey, OsdId,
-    OsdUuid, PgId, PoolId, Sequence, VolumeId,
+    OsdUuid, PgId, PoolId, ScheduleId, Sequence, VolumeId,
 };
 pub use layers::{LayerSpan, Views, without};
 pub use limits::{Limit, Limited, Limits};

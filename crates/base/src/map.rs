@@ -6,10 +6,12 @@ pub use crate::topology::{
 
 use crate::access::{Access, Encryption, Principal, PublicKey};
 use crate::ids::{
-    ClusterId, CutId, Epoch, Generation, History, LayerId, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId,
+    ClusterId, CutId, Epoch, Generation, History, LayerId, NodeId, OsdId, OsdUuid, PgId, PoolId, ScheduleId,
+    VolumeId,
 };
 use crate::limits::Limits;
 use crate::recovery::RecoveryShare;
+use crate::schedule::Schedule;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -201,6 +203,9 @@ pub struct SnapshotInfo {
     /// reads that; who begins with what the snapshot holds has to delete it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_ragged: bool,
+    /// The schedule that it was made for, which removes it again. There may be none any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<ScheduleId>,
 }
 
 /// One time that clients of volumes are to stand still: they begin no change and end those under way, so that snapshots can be
@@ -246,6 +251,9 @@ pub struct ClusterMap {
     /// The volumes whose clients are to stand still.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub still: BTreeMap<VolumeId, Stillness>,
+    /// Which volumes have snapshots made by themselves, by the names of the schedules. The manager goes by them; clients are not told.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub schedules: BTreeMap<String, Schedule>,
     /// Pools that were removed, until every OSD that may hold something of them has said that it does not. OSDs and the
     /// manager go by them; clients are not told.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -403,7 +403,7 @@ impl Clerk {
 
 /// Whether an entry of the map is told to clients that are no owners.
 fn is_for_clients(key: &str) -> bool {
-    !key.starts_with(keys::REMOVED_POOLS)
+    ![keys::REMOVED_POOLS, keys::SCHEDULES].iter().any(|kept| key.starts_with(kept))
 }
 
 /// Changes of the map, without those that are not for clients.
@@ -633,11 +633,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_osds_still_hold_of_removed_pools_is_told_to_owners_alone() {
+    async fn what_osds_still_hold_of_removed_pools_and_which_schedules_there_are_is_told_to_owners_alone() {
         let owner = cluster().await;
         let client = client(&owner, "host", Permission::ReadWrite).await;
         let monitor = visitor(&owner, "monitor", Access::Monitor).await;
         let (_, mut changes) = client.follow_map().await.unwrap();
+        let wanted = crate::WantedSchedule {
+            volumes: vec!["b".to_owned()],
+            every: "1h".parse().unwrap(),
+            keep: "1 last".parse().unwrap(),
+        };
+        owner.create_schedule("hourly", wanted, 0).await.unwrap();
         owner.remove_volume("b").await.unwrap();
         owner.remove_pool("theirs").await.unwrap();
         owner.registry().put("millpond/map/node/9", "{}".into()).await.unwrap();
@@ -648,10 +654,11 @@ mod tests {
         assert!(told.iter().any(|key| key.starts_with("millpond/map/pool/")), "{told:?}");
         assert!(told.iter().all(|key| is_for_clients(key)), "{told:?}");
         let map = owner.map().await.unwrap();
-        assert_eq!(map.removed_pools.len(), 1);
+        assert_eq!((map.removed_pools.len(), map.schedules.len()), (1, 1));
         for other in [&client, &monitor] {
             let known = map_of(other).await;
-            assert!(known.removed_pools.is_empty() && known.revision == map.revision);
+            assert!(known.removed_pools.is_empty() && known.schedules.is_empty());
+            assert_eq!(known.revision, map.revision);
         }
         assert_eq!(map_of(&Clerk::of_owner(owner)).await, map);
     }

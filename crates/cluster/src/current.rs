@@ -8,6 +8,7 @@ use base::access::Principal;
 use base::map::{
     ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo, RemovedPool, SnapshotInfo, Stillness, VolumeInfo,
 };
+use base::schedule::Schedule;
 use base::{ClusterId, Encryption, LayerId, NodeId, OsdId, PgId, PoolId, RecoveryShare, VolumeId};
 use registry::{Range, Registry, RegistryError, Revision, Value, Watch};
 use serde::de::DeserializeOwned;
@@ -36,6 +37,7 @@ pub(super) struct MapParts {
     volumes: BTreeMap<VolumeId, VolumeInfo>,
     snapshots: BTreeMap<VolumeId, BTreeMap<u32, SnapshotInfo>>,
     still: BTreeMap<VolumeId, Stillness>,
+    schedules: BTreeMap<String, Schedule>,
     removed_pools: BTreeMap<PoolId, RemovedPool>,
     principals: BTreeMap<String, Principal>,
     encryption: Encryption,
@@ -69,6 +71,9 @@ impl MapParts {
             Some(MapKey::Volume(id)) => put_or_remove(&mut self.volumes, id, decode_if_any(key, value)?),
             Some(MapKey::Snapshot(layer)) => self.set_snapshot(layer, decode_if_any(key, value)?),
             Some(MapKey::Still(id)) => put_or_remove(&mut self.still, id, decode_if_any(key, value)?),
+            Some(MapKey::Schedule(name)) => {
+                put_or_remove(&mut self.schedules, name.to_owned(), decode_if_any(key, value)?);
+            }
             Some(MapKey::RemovedPool(id)) => {
                 put_or_remove(&mut self.removed_pools, id, decode_if_any(key, value)?);
             }
@@ -126,6 +131,7 @@ impl MapParts {
             volumes: volumes.map(|(id, volume)| (*id, volume.clone())).collect(),
             snapshots: self.snapshots.clone(),
             still: self.still.clone(),
+            schedules: self.schedules.clone(),
             removed_pools: self.removed_pools.clone(),
             principals: self.principals.clone(),
             encryption: self.encryption,

@@ -274,6 +274,34 @@ pub enum ClusterError {
         /// How many there may be.
         max: usize,
     },
+    /// No schedule has that name.
+    #[error("there is no schedule {name}; `millpond schedule ls` lists them")]
+    NoSuchSchedule {
+        /// The name.
+        name: String,
+    },
+    /// The name is taken.
+    #[error(
+        "there is a schedule {name} already; choose another name, or change that one with `millpond schedule set {name}`"
+    )]
+    ScheduleExists {
+        /// The name.
+        name: String,
+    },
+    /// Such a schedule cannot be.
+    #[error("the schedule {name} cannot be like that: {reason}")]
+    ScheduleInvalid {
+        /// The name.
+        name: String,
+        /// Why, and what is possible.
+        reason: String,
+    },
+    /// It is not the one any more for which something was to be done.
+    #[error("the schedule {name} was changed, paused or removed meanwhile; look again")]
+    ScheduleChanged {
+        /// The name.
+        name: String,
+    },
     /// No pool has that name.
     #[error("there is no pool {name}; `millpond pool ls` lists them, `millpond pool create {name}` makes it")]
     NoSuchPool {

@@ -24,6 +24,7 @@ pub(super) const PGS: &str = "millpond/map/pg/";
 pub(super) const TARGETS: &str = "millpond/map/target/";
 pub(super) const VOLUMES: &str = "millpond/map/volume/";
 pub(super) const SNAPSHOTS: &str = "millpond/map/snapshot/";
+pub(super) const SCHEDULES: &str = "millpond/map/schedule/";
 pub(super) const REMOVED_POOLS: &str = "millpond/map/removed-pool/";
 pub(super) const SCRUBS: &str = "millpond/scrub/";
 pub(super) const SCRUB_WISHES: &str = "millpond/scrub-wish/";
@@ -45,6 +46,7 @@ pub(super) enum MapKey<'a> {
     Volume(VolumeId),
     Snapshot(LayerId),
     Still(VolumeId),
+    Schedule(&'a str),
     RemovedPool(PoolId),
     Principal(&'a str),
     Encryption,
@@ -73,6 +75,7 @@ impl MapKey<'_> {
             "volume" => id.parse().ok().map(|id| MapKey::Volume(VolumeId(id))),
             "snapshot" => parse_layer(id).map(MapKey::Snapshot),
             "still" => id.parse().ok().map(|id| MapKey::Still(VolumeId(id))),
+            "schedule" => Some(MapKey::Schedule(id)),
             "removed-pool" => id.parse().ok().map(|id| MapKey::RemovedPool(PoolId(id))),
             "principal" => Some(MapKey::Principal(id)),
             _ => None,
@@ -119,6 +122,7 @@ keys! {
     still(volume: VolumeId) = "{MAP}still/{}", volume.0;
     stands_still_of(volume: VolumeId) = "millpond/stands-still/{}/", volume.0;
     stands_still(volume: VolumeId, client: ClientId) = "millpond/stands-still/{}/{:016x}", volume.0, client.0;
+    schedule(name: &str) = "{SCHEDULES}{name}";
     removed_pool(id: PoolId) = "{REMOVED_POOLS}{}", id.0;
     principal(name: &str) = "{PRINCIPALS}{name}";
     uuid(uuid: OsdUuid) = "millpond/uuid/{uuid}";
@@ -159,6 +163,7 @@ mod tests {
         assert_eq!(MapKey::parse(&snapshot(layer)), Some(MapKey::Snapshot(layer)));
         assert!(snapshot(layer).starts_with(&snapshots_of(VolumeId(3))));
         assert_eq!(MapKey::parse(&still(VolumeId(3))), Some(MapKey::Still(VolumeId(3))));
+        assert_eq!(MapKey::parse(&schedule("hourly")), Some(MapKey::Schedule("hourly")));
         assert_eq!(MapKey::parse(&removed_pool(PoolId(3))), Some(MapKey::RemovedPool(PoolId(3))));
         assert!(self::pg(pg).starts_with(&pgs_of(PoolId(3))));
         assert_eq!(MapKey::parse(&principal("backup")), Some(MapKey::Principal("backup")));

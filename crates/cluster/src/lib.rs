@@ -18,6 +18,7 @@
 //! | `millpond/map/volume/ID`         | [`VolumeInfo`](base::map::VolumeInfo) | with its pool |
 //! | `millpond/map/snapshot/VOLUME/NUMBER` | [`SnapshotInfo`](base::map::SnapshotInfo): of the layer of that number | until the snapshot is removed |
 //! | `millpond/map/still/VOLUME`      | [`Stillness`](base::map::Stillness): its clients are to stand still | as long as the lease of whoever makes snapshots, or until they are made |
+//! | `millpond/map/schedule/NAME`     | [`Schedule`](base::schedule::Schedule): which volumes have snapshots made by themselves, how often, and which are kept | until removed |
 //! | `millpond/map/removed-pool/ID`   | [`RemovedPool`](base::map::RemovedPool): the tombstone of a pool | until every OSD it names holds nothing of it |
 //! | `millpond/next/{node,osd,pool,volume,cut}` | the next id, so that none is used twice | for ever |
 //! | `millpond/uuid/UUID`             | the id of the OSD formatted so | with the OSD |
@@ -74,6 +75,7 @@ mod presence;
 mod principals;
 mod question;
 mod replacement;
+mod schedules;
 mod scrubs;
 mod settings;
 mod snapshots;
@@ -101,6 +103,7 @@ pub use question::{
     Resume, Revoke, StandsStill,
 };
 pub use replacement::{Replacement, SlotOsd};
+pub use schedules::{ScheduleChange, WantedSchedule};
 pub use scrubs::{ScrubRecord, ScrubResult, ScrubState, ScrubWish, ScrubWishes};
 pub use settings::Settings;
 pub use snapshots::{Standstill, VOLUMES_AT_ONCE_MAX, WantedSnapshot};

@@ -5,6 +5,7 @@
 
 use super::current::{self, Known};
 use super::{Cluster, Result, encode, keys};
+use base::schedule::LateSchedule;
 use base::status::Away;
 use base::{NodeId, OsdId};
 use registry::{Compare, LeaseId, Operation, Txn};
@@ -25,6 +26,9 @@ pub struct ManagerRecord {
     /// What becomes of the OSDs that are in and down.
     #[serde(default)]
     pub away: BTreeMap<OsdId, Away>,
+    /// The schedules whose snapshots could not be made, some at most, by their names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub late: BTreeMap<String, LateSchedule>,
 }
 
 impl Cluster {

@@ -14,6 +14,7 @@ use super::clerk::Bearer;
 use super::error::check_name;
 use super::{ATTEMPTS_MAX, AttachRecord, Cluster, ClusterError, Read, Result, StandsStill, encode, keys};
 use base::map::{SnapshotInfo, Stillness, VolumeInfo};
+use base::schedule::Schedule;
 use base::{ClientId, CutId, LayerId, VolumeId};
 use registry::{LeaseId, Operation, Txn};
 use std::time::Duration;
@@ -53,6 +54,15 @@ struct Stopped {
 pub struct Standstill {
     number: Stillness,
     volumes: Vec<Stopped>,
+    /// The schedule that the snapshots are made for, if they are made for one: as it was read.
+    schedule: Option<Read<Schedule>>,
+}
+
+/// A schedule for which snapshots are to be made, as it was when that was decided.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OnBehalf<'a> {
+    pub(super) name: &'a str,
+    pub(super) schedule: &'a Schedule,
 }
 
 impl Cluster {
@@ -67,8 +77,21 @@ impl Cluster {
         wanted: &[WantedSnapshot],
         at_unix_seconds: u64,
     ) -> Result<Vec<LayerId>> {
+        self.take_for(None, wanted, at_unix_seconds).await
+    }
+
+    /// The same, for a schedule, unless that was changed since it was decided.
+    ///
+    /// # Errors
+    /// Those, and [`ClusterError::ScheduleChanged`].
+    pub(super) async fn take_for(
+        &self,
+        schedule: Option<OnBehalf<'_>>,
+        wanted: &[WantedSnapshot],
+        at_unix_seconds: u64,
+    ) -> Result<Vec<LayerId>> {
         let lease = self.registry.lease_grant(STANDSTILL_TTL).await?.id;
-        let taken = self.take_under(lease, wanted, at_unix_seconds).await;
+        let taken = self.take_under(lease, schedule, wanted, at_unix_seconds).await;
         // With the lease what asks clients to stand still is gone, if it is there still. It ends by itself, too.
         drop(self.registry.lease_revoke(lease).await);
         taken
@@ -77,13 +100,18 @@ impl Cluster {
     async fn take_under(
         &self,
         lease: LeaseId,
+        schedule: Option<OnBehalf<'_>>,
         wanted: &[WantedSnapshot],
         at_unix_seconds: u64,
     ) -> Result<Vec<LayerId>> {
         let deadline = tokio::time::Instant::now() + STANDSTILL_LIMIT;
         loop {
             let number = Stillness(uuid::Uuid::new_v4().as_u64_pair().0);
-            let standstill = match self.begin_standstill(wanted, number, lease).await {
+            let read = match schedule {
+                Some(OnBehalf { name, schedule }) => Some(self.read_same_schedule(name, schedule).await?),
+                None => None,
+            };
+            let mut standstill = match self.begin_standstill(wanted, number, lease).await {
                 // Somebody else is making one.
                 Err(ClusterError::Contended { .. }) if tokio::time::Instant::now() < deadline => {
                     tokio::time::sleep(LOOK_PAUSE).await;
@@ -91,6 +119,14 @@ impl Cluster {
                 }
                 begun => begun?,
             };
+            standstill.schedule = read;
+            if let Some(OnBehalf { name, schedule }) = schedule {
+                // A volume that was renamed meanwhile left its name to another.
+                let is_meant = |stopped: &Stopped| schedule.volumes.contains(&stopped.id);
+                if !standstill.volumes.iter().all(is_meant) {
+                    return Err(ClusterError::ScheduleChanged { name: name.to_owned() });
+                }
+            }
             while let Some((volume, holder)) = self.moves_still(&standstill).await? {
                 if tokio::time::Instant::now() >= deadline {
                     return Err(ClusterError::NotStill { volume, holder: holder.description });
@@ -146,7 +182,7 @@ impl Cluster {
                     return Err(ClusterError::Contended { what: format!("the volume {}", stopped.volume) });
                 }
             }
-            return Ok(Standstill { number, volumes });
+            return Ok(Standstill { number, volumes, schedule: None });
         }
         Err(ClusterError::Contended { what: "the list of volumes".to_owned() })
     }
@@ -205,6 +241,10 @@ impl Cluster {
         at_unix_seconds: u64,
     ) -> Result<Option<Vec<LayerId>>> {
         let (mut txn, mut layers) = (Txn::new(), Vec::new());
+        let schedule = standstill.schedule.as_ref();
+        if let Some(read) = schedule {
+            txn = txn.when(read.unchanged());
+        }
         for Stopped { id, read, info, guard, name, named, still, .. } in &standstill.volumes {
             let layer = info.head_layer(*id);
             let snapshot = SnapshotInfo {
@@ -213,6 +253,7 @@ impl Cluster {
                 at_unix_seconds,
                 protected: false,
                 is_ragged: info.cut.is_some(),
+                schedule: schedule.and_then(|read| read.value.as_ref()).map(|schedule| schedule.id),
             };
             let info = VolumeInfo { head: info.head + 1, ..info.clone() };
             txn = txn
@@ -293,21 +334,32 @@ impl Cluster {
                 let what = format!("the snapshot {volume}@{name}");
                 return Err(ClusterError::HasClones { what, clone });
             }
-            let next: Read<u64> = self.read(keys::NEXT_CUT).await?;
-            let (number, used) = next.take(1);
-            let txn = read
-                .replaced_by(&VolumeInfo { prune: Some(CutId(number)), ..info })
-                .when(found.unchanged())
-                .when(named.unchanged())
-                .when(next.unchanged())
-                .then(used)
-                .then(Operation::delete(&found.key))
-                .then(Operation::delete(&named.key));
-            if self.commit(txn).await? {
+            if self.commit_removal(&read, info, &found, &named).await? {
                 return Ok(layer);
             }
         }
         Err(ClusterError::Contended { what: format!("the snapshot {volume}@{name}") })
+    }
+
+    /// Removes a snapshot of a volume, if all of it is as it was read.
+    pub(super) async fn commit_removal(
+        &self,
+        volume: &Read<VolumeInfo>,
+        info: VolumeInfo,
+        snapshot: &Read<SnapshotInfo>,
+        named: &Read<u32>,
+    ) -> Result<bool> {
+        let next: Read<u64> = self.read(keys::NEXT_CUT).await?;
+        let (number, used) = next.take(1);
+        let txn = volume
+            .replaced_by(&VolumeInfo { prune: Some(CutId(number)), ..info })
+            .when(snapshot.unchanged())
+            .when(named.unchanged())
+            .when(next.unchanged())
+            .then(used)
+            .then(Operation::delete(&snapshot.key))
+            .then(Operation::delete(&named.key));
+        self.commit(txn).await
     }
 
     /// Whether no snapshot of a volume is protected.

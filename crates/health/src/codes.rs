@@ -208,6 +208,12 @@ codes! {
         "what was tested are 3.4 and later; older ones may answer otherwise",
         "upgrade it, one member after the other",
         "when all members are of 3.4 or later";
+    /// Snapshots of a schedule were not made.
+    SnapshotLate = "SNAPSHOT_LATE", Warning,
+        "snapshots that a schedule has made by itself could not be made for a minute or longer; the reason stands with it",
+        "none for what is stored; there is no snapshot of that time",
+        "do what the reason says: as a rule a client has operations that wait, or fell silent; `millpond schedule info` names the volumes. Or `millpond schedule pause`",
+        "when the snapshots are made: it is tried again all the time. What was missed meanwhile is not made up for. Or when the schedule is paused or removed";
     /// There is no pool.
     PoolNone = "POOL_NONE", Warning,
         "there is no pool",

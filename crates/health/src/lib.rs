@@ -2,6 +2,7 @@
 //! themselves, and from a moment comes a verdict, with what to do.
 //!
 //! - [`view`]: OSDs, placement groups, pools, volumes, as lists.
+//! - [`schedules`]: schedules of snapshots, as another.
 //! - [`codes`]: everything that can be wrong, explained; [`problem`]: what is wrong with one cluster.
 //! - [`verdict`]: what finds that out.
 //! - [`status`]: all of it at one moment.
@@ -10,6 +11,7 @@
 
 pub mod codes;
 pub mod problem;
+pub mod schedules;
 pub mod status;
 pub mod verdict;
 pub mod view;

@@ -171,7 +171,7 @@ impl Picture {
                 recovery_share: map.recovery_share,
             },
             health: verdict::judge(&osds, &pgs, &pools, reports.silence.as_deref())
-                .with(reports.registry.iter().cloned()),
+                .with(reports.registry.iter().cloned().chain(verdict::late(&reports.late))),
             manager,
             counts,
             capacity: view::capacity(&osds),
@@ -206,6 +206,7 @@ mod tests {
     use crate::codes::{Code, Level};
     use crate::problem::Problem;
     use base::map::{OsdInfo, PoolInfo, RemovedPool};
+    use base::schedule::LateSchedule;
     use base::status::OsdStatus;
 
     #[test]
@@ -240,6 +241,16 @@ mod tests {
         let health = Picture::of(&ClusterMap::default(), &reports, None, 0).status.overview.health;
         assert_eq!((health.level, &health.problems[0]), (Level::Error, &problem));
         assert_eq!(health.problems[1].code, Code::PoolNone);
+    }
+
+    #[test]
+    fn schedules_that_are_late_are_part_of_the_verdict() {
+        let late =
+            LateSchedule { slot_unix_seconds: 0, volumes: vec!["v".into()], reason: "a reason".into() };
+        let reports = Reports { late: [("hourly".into(), late)].into(), ..Reports::default() };
+        let health = Picture::of(&ClusterMap::default(), &reports, None, 0).status.overview.health;
+        let codes: Vec<Code> = health.problems.iter().map(|problem| problem.code).collect();
+        assert_eq!((health.level, codes), (Level::Warning, vec![Code::PoolNone, Code::SnapshotLate]));
     }
 
     #[test]

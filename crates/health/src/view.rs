@@ -7,6 +7,7 @@ use base::map::{
     Admission, ClusterMap, DeviceClass, FailureDomain, Location, OsdInfo, PgConfig, SnapshotInfo, Trashed,
     VolumeInfo,
 };
+use base::schedule::LateSchedule;
 use base::status::{Away, LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, Statuses};
 use base::units::ByteSize;
 use base::{
@@ -30,6 +31,8 @@ pub struct Reports {
     pub drives: BTreeMap<OsdId, String>,
     /// What becomes of those that are in and down.
     pub away: BTreeMap<OsdId, Away>,
+    /// The schedules whose snapshots could not be made, by their names.
+    pub late: BTreeMap<String, LateSchedule>,
     /// What is wrong with the registry itself, where it was asked.
     pub registry: Vec<Problem>,
     /// Why nobody tells how the OSDs are, if so: there are no statuses then.
@@ -356,6 +359,9 @@ pub struct SnapshotView {
     pub at_unix_seconds: u64,
     /// It is not removed, nor is its volume, before that is taken back.
     pub protected: bool,
+    /// The name of the schedule that made it and will remove it, where whoever asks is told of schedules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<String>,
     /// The names of the volumes that are clones of it, those in the trash too. It is not removed as long as there are some.
     #[serde(default)]
     pub clones: Vec<String>,
@@ -683,6 +689,10 @@ pub fn snapshots(map: &ClusterMap, volume: VolumeId) -> Vec<SnapshotView> {
         bytes: info.bytes,
         at_unix_seconds: info.at_unix_seconds,
         protected: info.protected,
+        schedule: info.schedule.and_then(|id| {
+            let its = map.schedules.iter().find(|(_, schedule)| schedule.id == id);
+            its.map(|(name, _)| name.clone())
+        }),
         clones: map
             .clones_of(volume)
             .filter(|(.., of)| *of == layer)

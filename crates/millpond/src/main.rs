@@ -19,7 +19,7 @@ use clap::{CommandFactory, Parser};
 use commands::arguments::{Arguments, Command};
 use commands::{
     auth, bench, client, cluster, config, demo, detach, log, migrate, monitor, nbd, node, node_process, osd,
-    pg, placement, pool, scrub, status, up, verdict, volume,
+    pg, placement, pool, schedule, scrub, status, up, verdict, volume,
 };
 use manager::log::ProcessLog;
 use std::process::ExitCode;
@@ -78,6 +78,7 @@ fn run(arguments: &Arguments, log: &ProcessLog) -> anyhow::Result<ExitCode> {
         Command::Pool(pool) => pool::run(pool, directory),
         Command::Scrub(scrub) => scrub::run(scrub, directory),
         Command::Volume(volume) => volume::run(volume, directory),
+        Command::Schedule(schedule) => schedule::run(schedule, directory),
         Command::Auth(auth) => auth::run(auth, directory),
         Command::Nbd(nbd) => nbd::run(nbd, directory),
         Command::Bench(bench) => bench::run(bench, directory),

@@ -7,10 +7,11 @@
 //!
 //! It acts when the map or the settings change, and when an OSD has been away for long enough; at rest it only keeps
 //! its lease alive, has the registry forget its history as it grows old, and, while something waits for a word of the OSDs,
-//! looks whether it came.
+//! looks whether it came. Beside that, so that its lease does not wait for it, it has snapshots made by schedules.
 
 use crate::clock::Clock;
 use crate::lease::{KEEP_ALIVE, LEASE_TTL};
+use crate::scheduling::{Late, have_snapshots_made};
 use base::NodeId;
 use base::map::ClusterMap;
 use cluster::{Cluster, ClusterError, HistoryBounds, Known, ManagerRecord, Settings};
@@ -75,8 +76,10 @@ impl Candidate {
                     tracing::info!(%node, "this node manages the cluster");
                     collector.begin(Instant::now().into_std());
                     let mut own_stop = stop.clone();
+                    let schedules = have_snapshots_made(cluster, maps.clone(), manager.late.clone());
                     tokio::select! {
                         () = manager.lead(maps.clone()) => tracing::warn!(%node, "this node no longer manages the cluster"),
+                        () = schedules => {}
                         () = cluster.bound_history(HistoryBounds::default()) => {}
                         _ = own_stop.changed() => {}
                     }
@@ -113,6 +116,8 @@ struct Manager {
     /// The map of the last decision.
     seen: Option<Arc<ClusterMap>>,
     clock: Clock,
+    /// What could not be done for schedules.
+    late: watch::Sender<Late>,
 }
 
 impl Manager {
@@ -125,12 +130,22 @@ impl Manager {
     ) -> Result<Option<Manager>, ClusterError> {
         let lease = cluster.registry().lease_grant(LEASE_TTL).await?.id;
         let (pid, address) = (std::process::id(), Some(address));
-        let record = ManagerRecord { node, pid, address, away: BTreeMap::new() };
+        let record = ManagerRecord { node, pid, address, away: BTreeMap::new(), late: Late::new() };
         let elected = cluster.become_manager(&record, lease).await;
         if let Ok(true) = elected {
             let management = Management::new(cluster.clone());
             let (cluster, collector, clock) = (cluster.clone(), collector.clone(), Clock::new());
-            return Ok(Some(Manager { cluster, lease, record, management, collector, seen: None, clock }));
+            let late = watch::Sender::default();
+            return Ok(Some(Manager {
+                cluster,
+                lease,
+                record,
+                management,
+                collector,
+                seen: None,
+                clock,
+                late,
+            }));
         }
         // After an error it may have been elected all the same: what tells others so goes with the lease.
         let revoked = cluster.registry().lease_revoke(lease).await;
@@ -142,6 +157,7 @@ impl Manager {
     /// Decides until the lease is lost.
     async fn lead(&mut self, mut maps: Maps) {
         let mut settings = self.cluster.watch_settings();
+        let mut late = self.late.subscribe();
         let mut keep_alive = tokio::time::interval(KEEP_ALIVE);
         keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         maps.mark_changed();
@@ -157,6 +173,7 @@ impl Manager {
             let is_cutting = has_cuts(&maps.borrow());
             tokio::select! {
                 Ok(()) = maps.changed() => due = Some(due.map_or(soon, |due| due.min(soon))),
+                Ok(()) = late.changed() => due = Some(due.map_or(soon, |due| due.min(soon))),
                 Ok(()) = settings.changed() => due = Some(due.map_or(soon, |due| due.min(soon))),
                 _ = keep_alive.tick() => {
                     let kept = self.cluster.registry().lease_keep_alive(self.lease).await;
@@ -217,8 +234,9 @@ impl Manager {
         }
         self.management.split_pools(map).await?;
         let away = self.management.away(map, out_after);
-        if away != self.record.away {
-            let now = ManagerRecord { away, ..self.record.clone() };
+        let late = self.late.borrow().clone();
+        if away != self.record.away || late != self.record.late {
+            let now = ManagerRecord { away, late, ..self.record.clone() };
             if !self.cluster.publish_manager(&self.record, &now, self.lease).await? {
                 return Ok(Decided::Lost);
             }
@@ -421,6 +439,26 @@ mod tests {
         cluster.registry().lease_revoke(leases[2]).await.unwrap();
         let map = Arc::new(cluster.map().await.unwrap());
         assert!(matches!(manager.decide(&map, out_after).await, Ok(Decided::Lost)));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_could_not_be_done_for_schedules_is_published_until_it_is_done() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (cluster, _) = of_four(&scratch).await;
+        let (address, collector) = (([127, 0, 0, 1], 7100).into(), Collector::default());
+        let elected = Manager::elect(&cluster, NodeId(0), address, &collector).await.unwrap();
+        let mut manager = elected.expect("nobody else stands");
+        let map = Arc::new(cluster.map().await.unwrap());
+        let late = base::schedule::LateSchedule {
+            slot_unix_seconds: 3600,
+            volumes: vec!["v".to_owned()],
+            reason: "somebody does not stand still".to_owned(),
+        };
+        for late in [Late::from([("hourly".to_owned(), late)]), Late::new()] {
+            manager.late.send_replace(late.clone());
+            assert!(matches!(manager.decide(&map, None).await, Ok(Decided::Again { .. })));
+            assert_eq!(cluster.manager().await.unwrap().expect("it manages").late, late);
+        }
     }
 
     #[test]

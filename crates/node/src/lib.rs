@@ -13,8 +13,9 @@
 //! - `client_port`: where clients ask what their keys may ask; `entrance`: how whoever comes to it or to
 //!   the manager's port is let in.
 //! - `http`: metrics and the read side of the API, on the loopback interface; `tally`: what shards tell for it.
-//! - `candidate`: which process decides for the cluster, and when, where data shall lie and who is taken out; `scrubbing`: when
-//!   each OSD has its groups scrubbed; `clock`: what time it is for both.
+//! - `candidate`: which process decides for the cluster, and when, where data shall lie and who is taken out; `scheduling`:
+//!   when it has snapshots made by schedules; `scrubbing`: when each OSD has its groups scrubbed; `clock`: what time it is for
+//!   these.
 //! - `lease`: by which signs of life all of that lasts.
 //!
 //! The two sides meet in bounded queues. A node whose registry is away goes on serving; what needs a new epoch
@@ -40,6 +41,7 @@ mod osd_control;
 mod refusals;
 mod reporter;
 mod rounds;
+mod scheduling;
 mod scrubbing;
 pub mod shard;
 mod socket_buffers;

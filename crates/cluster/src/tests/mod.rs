@@ -293,7 +293,13 @@ async fn there_is_one_manager_at_a_time_and_its_end_is_seen() {
         waiting.await.expect("it comes to be so").unwrap();
     };
     is(Known::Absent).await;
-    let record = |pid| ManagerRecord { node: NodeId(0), pid, address: None, away: Default::default() };
+    let record = |pid| ManagerRecord {
+        node: NodeId(0),
+        pid,
+        address: None,
+        away: Default::default(),
+        late: Default::default(),
+    };
     let (one, other) = (lease(&cluster).await, lease(&cluster).await);
     assert!(cluster.become_manager(&record(1), one).await.unwrap());
     assert!(!cluster.become_manager(&record(2), other).await.unwrap());

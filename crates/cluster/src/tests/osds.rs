@@ -368,7 +368,7 @@ async fn processes_that_have_all_ended_are_forgotten_and_neither_clients_nor_osd
     cluster.set_admission(OsdId(1), Admission::Out).await.unwrap();
     let (node, pid) = (NodeId(0), 71);
     let (manager, http, client) = (lease(&cluster).await, lease(&cluster).await, lease(&cluster).await);
-    let record = ManagerRecord { node, pid, address: None, away: BTreeMap::new() };
+    let record = ManagerRecord { node, pid, address: None, away: BTreeMap::new(), late: BTreeMap::new() };
     assert!(cluster.become_manager(&record, manager).await.unwrap());
     let record = HttpRecord { node, pid, address: address(7100), remote_address: None };
     cluster.announce_http(&record, http).await.unwrap();

@@ -3,6 +3,7 @@
 mod damage;
 mod groups;
 mod osds;
+mod schedules;
 #[cfg(test)]
 mod tests;
 
@@ -12,6 +13,8 @@ use crate::view::{OsdView, PgView, PoolView};
 use base::NodeId;
 use base::map::Admission;
 use std::collections::{BTreeMap, BTreeSet};
+
+pub use schedules::late;
 
 const HOW_TO_MAKE_ROOM: &str = "`millpond volume purge` of what `millpond volume trash` shows, `millpond volume rm NAME \
                                 --now`, or `fstrim` in a client";

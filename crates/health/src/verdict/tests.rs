@@ -3,6 +3,7 @@
 use super::*;
 use crate::view::{self, PgHealth, Reports};
 use base::map::{ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo};
+use base::schedule::LateSchedule;
 use base::status::{Away, OsdStatus, PgState, PgStatus, RecoveryProgress};
 use base::{Epoch, OsdId, PgId, PoolId};
 
@@ -421,6 +422,8 @@ fn every_code_can_come_up() {
     assert_eq!(silent, [Code::PgUnknown, Code::NodeSilent]);
     let nobody = Reports { silence: Some(reason()), ..Reports::default() };
     found.extend(judged(&healthy().0, &nobody).problems.iter().map(|problem| problem.code));
+    let of_schedule = LateSchedule { slot_unix_seconds: NOW, volumes: Vec::new(), reason: reason() };
+    found.extend(late(&[("hourly".to_owned(), of_schedule)].into()).map(|problem| problem.code));
     // What is wrong with the registry, those know who ask it.
     let is_found = |code: &Code| found.contains(code) || code.name().starts_with("REGISTRY_");
     let missing: Vec<Code> = Code::ALL.into_iter().filter(|code| !is_found(code)).collect();

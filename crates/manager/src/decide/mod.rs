@@ -3,6 +3,7 @@
 pub mod cuts;
 pub mod membership;
 pub mod removed_pools;
+pub mod schedules;
 pub mod scrubs;
 pub mod splits;
 pub mod targets;

@@ -2,7 +2,7 @@
 
 use crate::commands::{
     auth, bench, client, cluster, config, log, migrate, monitor, nbd, node, node_process, osd, pg, placement,
-    pool, scrub, status, up, verdict, volume,
+    pool, schedule, scrub, status, up, verdict, volume,
 };
 use crate::top;
 use clap::{Parser, Subcommand};
@@ -83,6 +83,9 @@ pub enum Command {
     /// Create, list, resize and remove volumes
     #[command(subcommand)]
     Volume(volume::VolumeCommand),
+    /// Have snapshots of volumes made, and old ones removed, by themselves
+    #[command(subcommand)]
+    Schedule(schedule::ScheduleCommand),
     /// Say who may connect, and what they may do
     #[command(subcommand)]
     Auth(auth::AuthCommand),

@@ -22,6 +22,7 @@ pub mod pg;
 pub mod placement;
 pub mod pool;
 pub mod replacement;
+pub mod schedule;
 pub mod scrub;
 pub mod simulation;
 pub mod status;

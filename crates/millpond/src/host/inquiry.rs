@@ -134,8 +134,8 @@ impl Inquiry {
     pub async fn as_the_registry_knows(&self, map: &ClusterMap, silence: String) -> anyhow::Result<Picture> {
         let drives = self.desk.ask(Drives {}).await?;
         let manager = self.desk.ask(Manager {}).await?;
-        let away = manager.map(|(manager, _)| manager.away).unwrap_or_default();
-        let reports = Reports { drives, away, silence: Some(silence), ..Reports::default() };
+        let (away, late) = manager.map(|(manager, _)| (manager.away, manager.late)).unwrap_or_default();
+        let reports = Reports { drives, away, late, silence: Some(silence), ..Reports::default() };
         Ok(Picture::of(map, &reports, None, since_1970().as_secs()))
     }
 

@@ -27,6 +27,7 @@ mod recovery;
 mod removed_pools;
 mod replace;
 mod replacement;
+mod schedules;
 mod sizes;
 mod snapshots;
 mod splitting;

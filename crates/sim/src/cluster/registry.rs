@@ -772,8 +772,13 @@ impl Registry {
                 return Ok(None);
             }
             let lease = self.cluster.registry().lease_grant(LEASE).await?.id;
-            let record =
-                ManagerRecord { node: node_id(node), pid: life, address: None, away: BTreeMap::new() };
+            let record = ManagerRecord {
+                node: node_id(node),
+                pid: life,
+                address: None,
+                away: BTreeMap::new(),
+                late: BTreeMap::new(),
+            };
             let is_elected = self.cluster.become_manager(&record, lease).await?;
             Ok::<_, ClusterError>(is_elected.then_some((lease, record)))
         });

@@ -274,6 +274,7 @@ mod tests {
             bytes: 1 << 30,
             at_unix_seconds: 1_000_000,
             protected: true,
+            schedule: None,
             clones: vec!["copy".to_owned()],
         };
         let shown = list(&[one], Duration::from_secs(1_007_200));
