@@ -1,7 +1,7 @@
 //! Who may connect, and what they may do then: keys and the access they give.
 
 use crate::ids::{NodeId, PoolId};
-use crate::limits::Limits;
+use crate::limits::{Limited, Limits};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -47,6 +47,15 @@ impl FromStr for Encryption {
 /// `ed25519:` and 64 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicKey(pub [u8; PUBLIC_KEY_BYTES]);
+
+impl PublicKey {
+    /// What limits of this key are of.
+    #[must_use]
+    pub fn limited(&self) -> Limited {
+        let (first, _) = self.0.split_first_chunk().expect("a key has 32 bytes");
+        Limited::Key(u64::from_le_bytes(*first))
+    }
+}
 
 impl fmt::Display for PublicKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

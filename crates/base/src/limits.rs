@@ -1,6 +1,5 @@
 //! How much clients may do with a volume, or under a key, in a second.
 
-use crate::access::PublicKey;
 use crate::ids::VolumeId;
 use crate::units::ByteSize;
 use serde::{Deserialize, Serialize};
@@ -180,15 +179,6 @@ pub enum Limited {
     Volume(VolumeId),
     /// A key, whatever it is used for: by the first 8 bytes of its public half.
     Key(u64),
-}
-
-impl Limited {
-    /// That key.
-    #[must_use]
-    pub fn of_key(key: &PublicKey) -> Limited {
-        let (first, _) = key.0.split_first_chunk().expect("a key has 32 bytes");
-        Limited::Key(u64::from_le_bytes(*first))
-    }
 }
 
 #[cfg(test)]

@@ -169,14 +169,24 @@ impl Cluster {
         }
     }
 
-    /// Removes the snapshot of a layer that a schedule made, if it is as it was seen. Says whether: it may have been renamed, protected,
+    /// Removes the snapshot of a layer that a schedule made, if that still is as it was, and the snapshot as it was seen. Says whether: it may have been renamed, protected,
     /// cloned or removed since, or its volume put into the trash.
     ///
     /// # Errors
     /// Those of the registry.
-    pub async fn remove_scheduled(&self, layer: LayerId, seen: &SnapshotInfo) -> Result<bool> {
+    pub async fn remove_scheduled(
+        &self,
+        name: &str,
+        schedule: &Schedule,
+        layer: LayerId,
+        seen: &SnapshotInfo,
+    ) -> Result<bool> {
         let id = layer.volume();
         for _ in 0..ATTEMPTS_MAX {
+            let decided_by = match self.read_same_schedule(name, schedule).await {
+                Err(ClusterError::ScheduleChanged { .. }) => return Ok(false),
+                read => read?,
+            };
             let found: Read<SnapshotInfo> = self.read(&keys::snapshot(layer)).await?;
             let named: Read<u32> = self.read(&keys::snapshot_name(id, &seen.name)).await?;
             let read: Read<VolumeInfo> = self.read(&keys::volume(id)).await?;
@@ -185,7 +195,7 @@ impl Cluster {
             if !is_same || seen.protected || !self.clones_of(id, Some(layer)).await?.is_empty() {
                 return Ok(false);
             }
-            if self.commit_removal(&read, info, &found, &named).await? {
+            if self.commit_removal(&read, info, &found, &named, Some(&decided_by)).await? {
                 return Ok(true);
             }
         }
@@ -470,25 +480,30 @@ mod tests {
         };
         let (layer, seen) = take("s-1").await;
         cluster.protect_snapshot("v", "s-1", true).await.unwrap();
-        assert!(!cluster.remove_scheduled(layer, &seen).await.unwrap(), "it was protected since");
+        assert!(!cluster.remove_scheduled("s", &made, layer, &seen).await.unwrap(), "it was protected since");
         let protected = SnapshotInfo { protected: true, ..seen.clone() };
-        assert!(!cluster.remove_scheduled(layer, &protected).await.unwrap());
+        assert!(!cluster.remove_scheduled("s", &made, layer, &protected).await.unwrap());
         cluster.protect_snapshot("v", "s-1", false).await.unwrap();
         cluster.rename_snapshot("v", "s-1", "mine").await.unwrap();
-        assert!(!cluster.remove_scheduled(layer, &seen).await.unwrap(), "it was renamed since");
+        assert!(!cluster.remove_scheduled("s", &made, layer, &seen).await.unwrap(), "it was renamed since");
         // Nor another one that has the name now.
         let (other, _) = take("s-1").await;
-        assert!(!cluster.remove_scheduled(layer, &seen).await.unwrap());
+        assert!(!cluster.remove_scheduled("s", &made, layer, &seen).await.unwrap());
         cluster.rename_snapshot("v", "s-1", "other").await.unwrap();
         cluster.rename_snapshot("v", "mine", "s-1").await.unwrap();
         cluster.clone_volume("v", "s-1", "c").await.unwrap();
-        assert!(!cluster.remove_scheduled(layer, &seen).await.unwrap(), "it was cloned since");
+        assert!(!cluster.remove_scheduled("s", &made, layer, &seen).await.unwrap(), "it was cloned since");
         cluster.remove_volume("c").await.unwrap();
         let volume = cluster.trash_volume("v", Trashed::default()).await.unwrap();
-        assert!(!cluster.remove_scheduled(layer, &seen).await.unwrap(), "it lies in the trash");
+        assert!(!cluster.remove_scheduled("s", &made, layer, &seen).await.unwrap(), "it lies in the trash");
         cluster.restore_volume(volume, None).await.unwrap();
-        assert!(cluster.remove_scheduled(layer, &seen).await.unwrap());
-        assert!(!cluster.remove_scheduled(layer, &seen).await.unwrap(), "it is gone");
+        // By a schedule that is another by now nothing is removed.
+        let paused = cluster.pause_schedule("s", true, 5).await.unwrap();
+        assert!(!cluster.remove_scheduled("s", &made, layer, &seen).await.unwrap(), "it was paused since");
+        assert_ne!(paused, made);
+        let made = cluster.pause_schedule("s", false, made.since_unix_seconds).await.unwrap();
+        assert!(cluster.remove_scheduled("s", &made, layer, &seen).await.unwrap());
+        assert!(!cluster.remove_scheduled("s", &made, layer, &seen).await.unwrap(), "it is gone");
         let map = cluster.map().await.unwrap();
         assert_eq!(map.snapshots_of(volume).map(|(layer, _)| layer).collect::<Vec<_>>(), [other]);
         assert!(map.volumes[&volume].prune.is_some());

@@ -334,20 +334,21 @@ impl Cluster {
                 let what = format!("the snapshot {volume}@{name}");
                 return Err(ClusterError::HasClones { what, clone });
             }
-            if self.commit_removal(&read, info, &found, &named).await? {
+            if self.commit_removal(&read, info, &found, &named, None).await? {
                 return Ok(layer);
             }
         }
         Err(ClusterError::Contended { what: format!("the snapshot {volume}@{name}") })
     }
 
-    /// Removes a snapshot of a volume, if all of it is as it was read.
+    /// Removes a snapshot of a volume, if all of it is as it was read, and the schedule by which that was decided.
     pub(super) async fn commit_removal(
         &self,
         volume: &Read<VolumeInfo>,
         info: VolumeInfo,
         snapshot: &Read<SnapshotInfo>,
         named: &Read<u32>,
+        decided_by: Option<&Read<Schedule>>,
     ) -> Result<bool> {
         let next: Read<u64> = self.read(keys::NEXT_CUT).await?;
         let (number, used) = next.take(1);
@@ -359,6 +360,7 @@ impl Cluster {
             .then(used)
             .then(Operation::delete(&snapshot.key))
             .then(Operation::delete(&named.key));
+        let txn = decided_by.into_iter().fold(txn, |txn, read| txn.when(read.unchanged()));
         self.commit(txn).await
     }
 

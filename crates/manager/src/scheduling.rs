@@ -72,7 +72,11 @@ impl Scheduling {
         }
         for surplus in &agenda.remove {
             let (schedule, snapshot) = (&surplus.name, &surplus.info.name);
-            match self.cluster.remove_scheduled(surplus.layer, &surplus.info).await {
+            match self
+                .cluster
+                .remove_scheduled(&surplus.name, &surplus.schedule, surplus.layer, &surplus.info)
+                .await
+            {
                 Ok(true) => {
                     tracing::debug!(%schedule, %snapshot, "the snapshot is kept no more, and removed")
                 }

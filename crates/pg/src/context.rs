@@ -149,6 +149,15 @@ impl Turn {
     }
 }
 
+/// How fast what is begun that could be begun at once.
+#[derive(Debug, Default)]
+pub(crate) struct Rates {
+    /// Of what is pushed to learners.
+    pub(crate) pace: Pace,
+    /// Of what clients ask for.
+    pub(crate) limits: Throttle,
+}
+
 /// What several mechanisms need, as an OSD holds it.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -162,8 +171,7 @@ pub(crate) struct Shared {
     pub(crate) operations: Operations,
     pub(crate) volumes: Volumes,
     pub(crate) damage: Damage,
-    pub(crate) pace: Pace,
-    pub(crate) limits: Throttle,
+    pub(crate) rates: Rates,
     pub(crate) journal: Journal,
 }
 
@@ -181,8 +189,7 @@ pub(crate) struct Context<'a, I> {
     pub(crate) operations: &'a mut Operations,
     pub(crate) volumes: &'a mut Volumes,
     pub(crate) damage: &'a mut Damage,
-    pub(crate) pace: &'a mut Pace,
-    pub(crate) limits: &'a mut Throttle,
+    pub(crate) rates: &'a mut Rates,
     pub(crate) journal: &'a mut Journal,
     pub(crate) io: &'a mut I,
 }
@@ -353,7 +360,7 @@ impl<I: Io> Context<'_, I> {
         self.journal.figures.of_mut(kind).done(bytes, self.now.since(at));
         // What zeroes takes as long for one block as for many.
         let moved = if matches!(kind, RequestKind::Read | RequestKind::Write) { bytes } else { 0 };
-        self.pace.client_was_served(self.now, moved);
+        self.rates.pace.client_was_served(self.now, moved);
         self.groups[group].traffic.count(kind, bytes);
         if let Some(volume) = self.volumes.get_mut(volume) {
             volume.traffic.count(kind, bytes);

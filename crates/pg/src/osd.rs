@@ -3,7 +3,7 @@
 use crate::broken::Broken;
 #[cfg(feature = "broken")]
 use crate::broken::Sabotage;
-use crate::context::{Context, Handled, Me, Shared, Turn};
+use crate::context::{Context, Handled, Me, Rates, Shared, Turn};
 use crate::damage::Damage;
 use crate::disk::Disk;
 use crate::epoch::{self, claim};
@@ -13,7 +13,6 @@ use crate::heal::renewal;
 use crate::io::{Io, reads, reads_data};
 use crate::journal::Journal;
 use crate::ledger::Ledger;
-use crate::limits::Throttle;
 use crate::links::access::Credential;
 use crate::links::backlog::Backlog;
 use crate::links::inquiries;
@@ -21,7 +20,6 @@ use crate::links::lease::Leases;
 use crate::links::presence::Presence;
 use crate::links::{LinkError, Links, Peer};
 use crate::operation::Operations;
-use crate::pace::Pace;
 use crate::report::{LostBlock, ScrubReport};
 use crate::request::{queue, read};
 use crate::router::Router;
@@ -116,8 +114,7 @@ impl Osd {
                 operations: Operations::default(),
                 volumes: Volumes::default(),
                 damage: Damage::default(),
-                pace: Pace::default(),
-                limits: Throttle::default(),
+                rates: Rates::default(),
                 journal,
             },
             router: Router::default(),
@@ -145,8 +142,7 @@ impl Osd {
             operations: &mut shared.operations,
             volumes: &mut shared.volumes,
             damage: &mut shared.damage,
-            pace: &mut shared.pace,
-            limits: &mut shared.limits,
+            rates: &mut shared.rates,
             journal: &mut shared.journal,
             io,
         };
@@ -189,7 +185,7 @@ impl Osd {
         if self.router.reads.is_owing() || self.shared.turn.next_is_due {
             return self.now;
         }
-        let Shared { pace, limits, .. } = &self.shared;
+        let Rates { pace, limits } = &self.shared.rates;
         let due = [self.router.scrubs.next_at, pace.next_at, limits.next_at()];
         due.into_iter().flatten().fold(self.shared.turn.next_tick, Instant::min)
     }

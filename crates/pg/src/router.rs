@@ -17,7 +17,6 @@ use crate::hello;
 use crate::io::{Io, TOKEN_SHIFT, TOKEN_STORE_FLUSH, TOKEN_STORE_WRITE};
 use crate::journal::Milestone;
 use crate::ledger::{Replicated, StagedRecord};
-use crate::limits;
 use crate::links::inquiries::{self, Asks};
 use crate::links::{Awaited, LinkError, Peer, ToLearner};
 use crate::moves::cut::{self, Cuts};
@@ -30,13 +29,14 @@ use crate::operation::{MendReason, OperationId, OperationKind, OperationState, P
 use crate::replication::order;
 use crate::replication::replica::{self, Content};
 use crate::request::read::{self, Reads};
-use crate::request::{admit, edges, queue, write};
+use crate::request::{admit, edges, limits, queue, write};
+use base::hash::Set;
 use base::map::ClusterMap;
 use base::{Buffer, LinkId, OsdId};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Action;
-use wire::{Message, Outcome, Push, PushHole, RefusalDetails, ReplicateAck, ReplicateRefused, Status};
+use wire::{Kind, Message, Outcome, Push, PushHole, RefusalDetails, ReplicateAck, ReplicateRefused, Status};
 
 /// How often the slow things are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -97,7 +97,7 @@ impl Router {
                         cx.turn.next_tick = cx.now;
                     }
                     cx.turn.active_at = cx.now;
-                    cx.pace.client_came(cx.now);
+                    cx.rates.pace.client_came(cx.now);
                 }
                 self.message_of_client(cx, link, message)
             }
@@ -217,8 +217,12 @@ impl Router {
             Message::Fetch(inquiry) => self.inquire(cx, link, Asks::Content(inquiry)),
             Message::Fetched(fetched) => self.mends.handle_fetched(cx, link, &fetched),
             Message::Check(check) => self.inquire(cx, link, Asks::Check(check)),
-            Message::AskAllowance(asked) => limits::handle_ask(cx, osd, link, &asked),
-            Message::Allowance(given) => limits::handle_given(cx, link, &given),
+            Message::AskAllowance(asked) => {
+                if let Some(answer) = cx.rates.limits.was_asked(osd, link, &asked, cx.now) {
+                    cx.io.send(link, &answer.encode(Kind::Allowance));
+                }
+            }
+            Message::Allowance(given) => cx.rates.limits.was_given(link, &given, cx.now),
             Message::Checked(checked) => {
                 self.scrubs.was_answered(cx, osd, checked.inquiry.request, checked.findings);
             }
@@ -402,7 +406,7 @@ impl Router {
                 cx.links.note_ack(link, ordinal);
                 if let Some(Replicated { bytes, at }) = write {
                     cx.journal.figures.replicate.done(u64::from(bytes), cx.now.since(at));
-                    cx.pace.client_was_served(cx.now, u64::from(bytes));
+                    cx.rates.pace.client_was_served(cx.now, u64::from(bytes));
                 }
             }
             StagedRecord::Left => {}
@@ -519,7 +523,7 @@ impl Router {
             self.scrubs.advance(cx);
         }
         self.settle(cx);
-        if cx.pace.next_at.is_some_and(|at| cx.now >= at) {
+        if cx.rates.pace.next_at.is_some_and(|at| cx.now >= at) {
             self.backfill.go_on(cx);
             self.settle(cx);
         }
@@ -530,22 +534,29 @@ impl Router {
         cx.links.send_acks(store.is_full(), store.takes_no_objects(), cx.io);
     }
 
-    /// Handles what waited for limits and may begin, as far as there is memory for it.
+    /// Handles what waited for limits and may begin, as far as there is memory for it, and its client takes what it is answered. Who
+    /// has to wait longer is in nobody else's way.
     fn begin_throttled(&mut self, cx: &mut Context<'_, impl Io>) {
-        while let Some(waiting) = cx.limits.next_ready() {
-            let read = match cx.links.get(waiting.link) {
-                Some(Peer::Client(_)) if waiting.is_read() => Message::Read(waiting.request),
-                Some(Peer::Client(_)) => {
-                    limits::ask_for_again(cx, &waiting);
-                    continue;
-                }
+        let mut stalled = Set::default();
+        for waiting in cx.rates.limits.take_ready() {
+            let link = waiting.link;
+            if !matches!(cx.links.get(link), Some(Peer::Client(_))) {
                 // It is gone.
-                _ => continue,
-            };
-            let handled = self.message(cx, waiting.link, read);
-            self.settle(cx);
-            if matches!(handled, Ok(Handled::Stalled)) {
-                return cx.limits.put_back(waiting);
+                continue;
+            }
+            if stalled.contains(&link)
+                || !queue::takes_client(cx.links.tenants.links_beside(link), cx.io.unsent_bytes(link))
+            {
+                cx.rates.limits.put_back(waiting);
+            } else if !waiting.is_read() {
+                limits::ask_for_again(cx, &waiting);
+            } else {
+                let handled = self.message(cx, link, Message::Read(waiting.request));
+                self.settle(cx);
+                if matches!(handled, Ok(Handled::Stalled)) {
+                    stalled.insert(link);
+                    cx.rates.limits.put_back(waiting);
+                }
             }
         }
     }
@@ -633,7 +644,7 @@ impl Router {
             && cx.damage.asks_nothing()
             && self.fences.is_idle()
             && self.scrubs.is_idle()
-            && cx.limits.is_at_rest()
+            && cx.rates.limits.is_at_rest()
             && !cx.disk.store.is_in_want_of_room()
             && cx.groups.iter().all(is_group_at_rest)
             && cx.links.osds().all(|(osd, _)| cx.links.ready(osd).is_some())
@@ -665,7 +676,7 @@ impl Router {
             (group.wanted.size, group.wanted.min_size) =
                 pool.map_or((0, 0), |pool| (pool.size as usize, pool.min_size as usize));
         }
-        cx.limits.heed(map, cx.now);
+        cx.rates.limits.heed(map, cx.now);
         cut::heed(cx);
         cx.links.heed_principals(map, cx.io);
         placement::find_left(cx, &mut self.deletions);

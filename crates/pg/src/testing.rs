@@ -325,9 +325,9 @@ impl Alone {
         let share = RecoveryShare::try_from(80_u8).unwrap();
         self.with(|_, cx| {
             for _ in 0..100 {
-                cx.pace.push_begins(cx.now, 16, share);
+                cx.rates.pace.push_begins(cx.now, 16, share);
             }
-            cx.pace.next_at.map_or(Duration::ZERO, |next_at| next_at.since(cx.now))
+            cx.rates.pace.next_at.map_or(Duration::ZERO, |next_at| next_at.since(cx.now))
         })
     }
 

@@ -118,7 +118,8 @@ fn of_osd(osd: OsdId, later: i64, is_followed: bool, kind: Kind) -> Fate {
         Kind::Fence => Fate::Done(Some("fence done"), &["volumes"]),
         Kind::FenceDone => Fate::Ignored,
         // No limit of that volume is known.
-        Kind::AskAllowance | Kind::Allowance => Fate::Ignored,
+        Kind::AskAllowance => Fate::Told("allowance"),
+        Kind::Allowance => Fate::Ignored,
     }
 }
 
@@ -344,6 +345,7 @@ impl Scene {
                 Message::Fetched(fetched) => format!("fetched {:?}", fetched.head.status),
                 Message::Lease(lease) if lease.granted_ttl_ms > 0 => "granted".to_owned(),
                 Message::FenceDone(_) => "fence done".to_owned(),
+                Message::Allowance(_) => "allowance".to_owned(),
                 other => format!("{other:?}"),
             });
             rest = &rest[size..];

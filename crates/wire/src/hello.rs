@@ -184,15 +184,16 @@ mod tests {
         assert_eq!(chosen(4, 4), Ok(Version(4)));
         assert_eq!(chosen(1, 4), Ok(Version(4)));
         assert_eq!(chosen(4, 5), Ok(Version(5)));
-        assert_eq!(chosen(5, 9), Ok(Version(5)), "it may be newer, and say more than this program knows");
+        assert_eq!(chosen(5, 5), Ok(Version(5)));
+        assert_eq!(chosen(5, 9), Ok(Version(6)), "it may be newer, and say more than this program knows");
     }
 
     #[test]
     fn who_speaks_no_version_of_ours_is_refused_with_both_ranges_and_what_to_do() {
         let error = |oldest, newest| greeted(oldest, newest).unwrap_err().to_string();
         let expected =
-            "the peer speaks protocol version 6 to 9, this is version 4 to 5; upgrade the older of the two";
-        assert_eq!(error(6, 9), expected);
+            "the peer speaks protocol version 7 to 9, this is version 4 to 6; upgrade the older of the two";
+        assert_eq!(error(7, 9), expected);
         assert!(error(1, 3).contains("version 1 to 3"));
         assert!(error(0, 3).contains("version 3,"), "it names one alone");
         assert!(error(0, 0).contains("version 0,"));
@@ -226,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_version_that_was_not_offered_is_not_taken() {
-        for version in [2, 3, 6, u16::MAX] {
+        for version in [2, 3, 7, u16::MAX] {
             let bytes = Welcome { version: Version(version) }.encode();
             let value = u64::from(version);
             assert_eq!(parse(&bytes), Err(WireError::Field { kind: Kind::Welcome, field: "version", value }));

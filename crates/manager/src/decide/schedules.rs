@@ -50,6 +50,8 @@ impl Due {
 pub struct Surplus {
     /// The name of the schedule.
     pub name: String,
+    /// The schedule.
+    pub schedule: Schedule,
     /// The snapshot's layer.
     pub layer: LayerId,
     /// The snapshot.
@@ -91,6 +93,7 @@ impl Agenda {
                 let surplus = made.into_iter().zip(kept).filter(|(_, is_kept)| !is_kept).map(|(one, _)| one);
                 agenda.remove.extend(surplus.filter(goes).rev().map(|(layer, info)| Surplus {
                     name: name.clone(),
+                    schedule: schedule.clone(),
                     layer,
                     info: info.clone(),
                 }));

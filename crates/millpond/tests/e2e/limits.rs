@@ -75,7 +75,7 @@ fn a_volume_has_what_its_limits_allow_with_one_client_and_with_several_and_its_n
     let free = pond.serve("free");
     let both = [all[0], all[1], all[2], all[3], &free];
     let top = || {
-        let sample = pond.json(&["top", "--json"]);
+        let sample = pond.json(&["top"]);
         let volumes = sample["volumes"].as_array().expect("it lists volumes").clone();
         let limited = volumes.iter().find(|volume| volume["name"] == "limited").expect("it is busy");
         assert!(limited["throttled_per_s"].as_f64().is_some_and(|rate| rate > 100.0), "{limited}");
@@ -102,9 +102,14 @@ fn a_volume_has_what_its_limits_allow_with_one_client_and_with_several_and_its_n
     // Half of all are writes, and each connection does one after the other: so as many reads are done.
     is_about(rates(&all, 50, change).iter().sum(), 300.0);
     is_about(rates(&all, 100, || {}).iter().sum(), 900.0);
+    // More waits than is done in the second that clients have for coming to a standstill.
+    pond.run(&["volume", "limit", "limited", "--none", "--write-iops", "20"]);
+    let snapshot = || drop(pond.run(&["volume", "snapshot", "create", "limited@busy"]));
+    let rate: f64 = rates(&all, 0, snapshot).iter().sum();
+    assert!((14.0..=23.0).contains(&rate), "{rate} a second, where 20 are allowed");
     pond.run(&["volume", "limit", "limited", "--none", "--write-bandwidth", "2MiB"]);
     is_about(rates(&all, 0, || {}).iter().sum(), 512.0);
-    let limits = pond.json(&["volume", "info", "limited", "--json"])["limits"].clone();
+    let limits = pond.json(&["volume", "info", "limited"])["limits"].clone();
     assert_eq!(limits["write_bandwidth"]["per_second"], 2 << 20);
     names(&pond.run(&["volume", "limit", "limited", "--none"]), &["has no limits"]);
     assert!(rates(&all, 50, || {}).iter().sum::<f64>() > 1_500.0);

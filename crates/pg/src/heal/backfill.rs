@@ -289,18 +289,18 @@ impl Backfill {
 
     /// Whether one more push may be started for the sake of having one copy more.
     fn may_push(&self, cx: &Context<'_, impl Io>) -> bool {
-        cx.pace.may_push(cx.now, self.spared(cx).map(Learner::pushed).sum())
+        cx.rates.pace.may_push(cx.now, self.spared(cx).map(Learner::pushed).sum())
     }
 
     /// How many blocks may be on their way to one learner: of several, one that is slow leaves the others their part.
     fn pushed_max(&self, cx: &Context<'_, impl Io>) -> u32 {
         let learners = self.spared(cx).filter(|learner| learner.lacks_something()).count();
-        cx.pace.pushed_max(cx.now, learners).min(PUSHED_MAX)
+        cx.rates.pace.pushed_max(cx.now, learners).min(PUSHED_MAX)
     }
 
     /// The pause behind a push is over.
     pub(crate) fn go_on(&mut self, cx: &mut Context<'_, impl Io>) {
-        cx.pace.pause_ends();
+        cx.rates.pace.pause_ends();
         self.recover_others(cx, self.last);
     }
 
@@ -310,7 +310,7 @@ impl Backfill {
             // Where too few are in sync for writes, clients wait for nothing but this.
             let is_spared = cx.groups[index].is_writable();
             let (may_push, push_blocks, pushed_max) = match is_spared {
-                true => (self.may_push(cx), cx.pace.push_blocks(cx.now), self.pushed_max(cx)),
+                true => (self.may_push(cx), cx.rates.pace.push_blocks(cx.now), self.pushed_max(cx)),
                 false => (true, PUSH_BLOCKS, PUSHED_MAX),
             };
             let group = &mut cx.groups[index];
@@ -335,7 +335,7 @@ impl Backfill {
                     joined.pushed += u32::from(cost);
                     joined.put_back(range.behind(block_count));
                     if is_spared {
-                        cx.pace.push_begins(cx.now, block_count, cx.volumes.map.recovery_share);
+                        cx.rates.pace.push_begins(cx.now, block_count, cx.volumes.map.recovery_share);
                     }
                     let purpose = Purpose::Backfill { learner: osd, session, cost };
                     push(cx, index, purpose, BlockRange { block_count, ..range });

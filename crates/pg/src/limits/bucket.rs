@@ -14,6 +14,11 @@ const BYTES_AT_ONCE: i64 = 16 << 10;
 const LOOK_PAUSE_MIN: Duration = Duration::from_micros(500);
 const LOOK_PAUSE_MAX: Duration = Duration::from_millis(100);
 
+/// Nobody wants more at a time: nothing that is counted by it is beyond what can be.
+const WANTED_MAX: i64 = 1 << 45;
+/// Who is not the home saves up no more than what comes in so long.
+const SAVED_BESIDE: Duration = Duration::from_millis(100);
+
 /// Of a rate, so many parts of so many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
@@ -144,7 +149,20 @@ impl Bucket {
             *wanted = fresh;
         }
         wanted.ways.add(more);
+        // What no limit counts is wanted of nobody.
+        for (way, counts_bytes) in COUNTS {
+            let is_counted = counting(way, counts_bytes).into_iter().any(|at| self.levels[at].is_some());
+            let amount = of(&mut wanted.ways.0[way], counts_bytes);
+            *amount = if is_counted { (*amount).min(WANTED_MAX) } else { 0 };
+        }
         self.next_at = Some(now);
+    }
+
+    /// Another was the home until now, or is from now on: what was saved up here is there, and what was wanted is asked for there.
+    pub(super) fn begin_anew(&mut self, now: Instant) {
+        self.levels.iter_mut().flatten().for_each(|level| level.parts = level.parts.min(0));
+        (self.at, self.next_at) = (now, None);
+        self.wanted.clear();
     }
 
     /// Nobody is given anything any more who does not ask on these links.
@@ -152,9 +170,16 @@ impl Bucket {
         self.wanted.retain(|osd, wanted| is_there(*osd, wanted.link));
     }
 
-    /// Gives what there is, where it is wanted, and notes when more is.
-    pub(super) fn give(&mut self, now: Instant, part: Part) -> Vec<(OsdId, Option<LinkId>, Ways)> {
-        let nanoseconds = i128::try_from(now.since(self.at).as_nanos()).unwrap_or(i128::MAX / MAX_RATE);
+    /// Gives what there is, where it is wanted, and notes when more is. `is_home`: not of a part beside the home.
+    pub(super) fn give(
+        &mut self,
+        now: Instant,
+        part: Part,
+        is_home: bool,
+    ) -> Vec<(OsdId, Option<LinkId>, Ways)> {
+        let age = now.since(self.at);
+        let age = if is_home { age } else { age.min(SAVED_BESIDE) };
+        let nanoseconds = i128::try_from(age.as_nanos()).unwrap_or(i128::MAX / MAX_RATE);
         self.levels.iter_mut().flatten().for_each(|level| level.fill(nanoseconds, part));
         self.at = now;
         let mut given: BTreeMap<OsdId, Ways> = BTreeMap::new();
@@ -289,7 +314,7 @@ mod tests {
             bucket.wants(OsdId(*osd), None, &want(*reads, *changes), false, now);
         }
         while now < at(milliseconds) {
-            for (osd, _, ways) in bucket.give(now, part) {
+            for (osd, _, ways) in bucket.give(now, part, true) {
                 let place = wants.iter().position(|(other, ..)| *other == osd.0).unwrap();
                 for way in [READS, CHANGES] {
                     sums[place][way] += ways.0[way].operations;
@@ -358,7 +383,7 @@ mod tests {
         let gets = |bucket: &mut Bucket, count, milliseconds| {
             bucket.wants(OsdId(1), None, &want(count, 0), false, at(milliseconds));
             bucket
-                .give(at(milliseconds), WHOLE)
+                .give(at(milliseconds), WHOLE, true)
                 .iter()
                 .map(|(_, _, ways)| ways.0[READS].operations)
                 .sum::<i64>()
@@ -381,9 +406,38 @@ mod tests {
         bucket.wants(OsdId(1), newer, &want(3, 0), false, at(0));
         bucket.wants(OsdId(2), older, &want(7, 0), false, at(0));
         bucket.keep(|_, link| link == newer);
-        let told = bucket.give(at(1_000), WHOLE);
+        let told = bucket.give(at(1_000), WHOLE, true);
         assert_eq!(told, [(OsdId(1), newer, want(3, 0))]);
         assert_eq!(bucket.next_at, None, "nobody wants anything");
+    }
+
+    #[test]
+    fn what_is_saved_up_beside_a_home_is_next_to_nothing_and_a_new_home_begins_with_nothing() {
+        let limits = Limits { iops: Some(Limit { per_second: 100, burst: 5_000 }), ..Limits::default() };
+        let mut bucket = Bucket::new(limits, at(0));
+        let all = |told: Vec<(OsdId, Option<LinkId>, Ways)>| {
+            told.iter().map(|(_, _, ways)| ways.0[READS].operations).sum::<i64>()
+        };
+        bucket.wants(OsdId(1), None, &want(10_000, 0), false, at(1_000_000));
+        assert_eq!(all(bucket.give(at(1_000_000), WHOLE, false)), 10);
+        bucket.begin_anew(at(2_000_000));
+        bucket.wants(OsdId(1), None, &want(10_000, 0), false, at(2_000_100));
+        assert_eq!(all(bucket.give(at(2_000_100), WHOLE, true)), 10);
+    }
+
+    #[test]
+    fn what_somebody_asks_for_beyond_all_measure_is_no_harm() {
+        let mut bucket = Bucket::new(limits(1 << 50), at(0));
+        let most = Amount { operations: i64::MAX, bytes: i64::MAX };
+        for osd in 0..100 {
+            bucket.wants(OsdId(osd), None, &Ways([most; 2]), false, at(0));
+            bucket.wants(OsdId(osd), None, &Ways([most; 2]), false, at(0));
+        }
+        let told = bucket.give(at(1 << 40), WHOLE, true);
+        assert!(
+            told.iter().all(|(_, _, ways)| ways.0.iter().all(|amount| amount.bytes == 0)),
+            "no limit counts them"
+        );
     }
 
     #[test]
@@ -394,7 +448,8 @@ mod tests {
         bucket.wants(OsdId(1), None, &all, false, at(0));
         let (mut now, mut gets) = (at(0), 0);
         while now < at(10_000) {
-            gets += bucket.give(now, WHOLE).iter().map(|(_, _, ways)| ways.0[CHANGES].bytes).sum::<i64>();
+            gets +=
+                bucket.give(now, WHOLE, true).iter().map(|(_, _, ways)| ways.0[CHANGES].bytes).sum::<i64>();
             now = bucket.next_at.unwrap();
         }
         assert!((gets - (10 << 20)).abs() <= 1 << 18, "{gets}");

@@ -38,6 +38,8 @@ pub(super) struct Meter {
     asks_all: bool,
     /// When something was asked for or given last.
     heard_at: Instant,
+    /// The home does not know the limit: it is not asked before then.
+    alone_until: Instant,
     /// It is to be looked at with the end of the turn.
     pub(super) is_due: bool,
 }
@@ -54,7 +56,8 @@ impl Meter {
             asked_on: None,
             asks_all: false,
             heard_at: now,
-            is_due: true,
+            alone_until: Instant::default(),
+            is_due: false,
         };
         meter.heed(limits, osds);
         meter
@@ -75,16 +78,36 @@ impl Meter {
         self.is_due = true;
     }
 
-    /// Whether something of a way may begin that came first.
-    pub(super) fn may_begin(&self, way: usize) -> bool {
+    /// Whether something of a way may begin that costs so much. What moves no bytes needs none.
+    fn lets_begin(&self, way: usize, cost: Amount) -> bool {
         let (counted, stash) = (self.counted[way], self.stash.0[way]);
         counted.operations.is_none_or(|_| stash.operations > 0)
-            && counted.bytes.is_none_or(|_| stash.bytes > 0)
+            && (cost.bytes == 0 || counted.bytes.is_none_or(|_| stash.bytes > 0))
     }
 
-    /// Whether it may if it comes now: not before those that wait.
-    pub(super) fn may_begin_new(&self, way: usize) -> bool {
-        self.lines[way].is_empty() && self.may_begin(way)
+    /// Whether the first of those that wait may.
+    pub(super) fn may_begin(&self, way: usize) -> bool {
+        self.lines[way].front().is_some_and(|first| self.lets_begin(way, first.cost()))
+    }
+
+    /// Whether something may that comes now: not before those that wait.
+    pub(super) fn may_begin_new(&self, way: usize, cost: Amount) -> bool {
+        self.lines[way].is_empty() && self.lets_begin(way, cost)
+    }
+
+    /// Something left a line without beginning: less is wanted than was asked for.
+    pub(super) fn wants_less(&mut self) {
+        (self.asks_all, self.is_due) = (true, true);
+    }
+
+    /// The home does not know the limit: for a while this OSD gives itself its part.
+    pub(super) fn is_alone_until(&mut self, until: Instant) {
+        (self.alone_until, self.is_due) = (until, true);
+    }
+
+    /// Whether the home is asked.
+    pub(super) fn asks_home(&self, now: Instant) -> bool {
+        self.alone_until <= now
     }
 
     /// Something begins.
@@ -127,6 +150,13 @@ impl Meter {
         }
         self.asked.take_off(given);
         self.stash.add(given);
+        // What is not wanted any more is not saved up.
+        for way in 0..2 {
+            let (counted, waiting, stash) = (self.counted[way], self.waiting.0[way], &mut self.stash.0[way]);
+            let most = |kept: Option<i64>, waiting: i64| kept.map_or(i64::MAX, |kept| waiting.max(1) + kept);
+            stash.operations = stash.operations.min(most(counted.operations, waiting.operations));
+            stash.bytes = stash.bytes.min(most(counted.bytes, waiting.bytes));
+        }
         (self.heard_at, self.is_due) = (now, true);
     }
 
@@ -185,6 +215,7 @@ impl Meter {
     }
 
     /// How many wait.
+    #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.lines.iter().map(VecDeque::len).sum()
     }
@@ -216,6 +247,8 @@ mod tests {
         Waiting { link: LinkId(7), request, kind, tenant: Tenant(1), key: None, told_at: Instant::default() }
     }
 
+    const BLOCK: Amount = Amount { operations: 1, bytes: 4096 };
+
     fn limit(per_second: u64) -> Option<Limit> {
         Some(Limit { per_second, burst: 0 })
     }
@@ -228,7 +261,7 @@ mod tests {
     fn a_stash_is_filled_up_when_half_of_it_is_gone_and_what_waits_is_asked_for_at_once() {
         let now = Instant::default();
         let mut meter = Meter::new(&Limits { iops: limit(6_000), ..Limits::default() }, 3, now);
-        assert!(!meter.may_begin_new(READS));
+        assert!(!meter.may_begin_new(READS, BLOCK));
         assert_eq!(operations(meter.asks(None, now)), [20, 20]);
         assert_eq!(meter.asks(None, now), None, "it was asked for");
         meter.was_given(
@@ -237,7 +270,7 @@ mod tests {
             now,
         );
         for _ in 0..9 {
-            assert!(meter.may_begin_new(READS));
+            assert!(meter.may_begin_new(READS, BLOCK));
             meter.begins(READS, waiting(RequestKind::Read).cost());
             assert_eq!(meter.asks(None, now), None);
         }
@@ -247,7 +280,11 @@ mod tests {
             meter.wait(waiting(RequestKind::Write));
         }
         assert_eq!(operations(meter.asks(None, now)), [0, 30]);
-        assert!(!meter.may_begin_new(CHANGES) && meter.may_begin(CHANGES) && meter.may_begin_new(READS));
+        assert!(
+            !meter.may_begin_new(CHANGES, BLOCK)
+                && meter.may_begin(CHANGES)
+                && meter.may_begin_new(READS, BLOCK)
+        );
         assert_eq!(meter.count(), 30);
         // Nothing comes for long: it is told once more, as all that is wanted.
         let later = now + ASKED_FOR;
@@ -275,7 +312,7 @@ mod tests {
         meter.was_given(None, &one, now);
         assert!(meter.may_begin(CHANGES) && meter.next(CHANGES).is_some());
         meter.begins(CHANGES, waiting(RequestKind::Zero).cost());
-        assert!(meter.next(CHANGES).is_none() && !meter.may_begin(CHANGES));
+        assert!(meter.next(CHANGES).is_none() && !meter.may_begin_new(CHANGES, BLOCK));
     }
 
     #[test]
@@ -294,6 +331,25 @@ mod tests {
         assert!(!meter.may_begin(READS), "it owes nothing, and has nothing");
         meter.was_given(None, &given(1), now);
         assert!(meter.may_begin(READS));
+    }
+
+    #[test]
+    fn what_is_not_wanted_any_more_is_not_saved_up_and_a_home_that_knows_nothing_is_left_alone() {
+        let now = Instant::default();
+        let mut meter = Meter::new(&Limits { iops: limit(10), ..Limits::default() }, 3, now);
+        (0..5).for_each(|_| meter.wait(waiting(RequestKind::Read)));
+        meter.asks(None, now);
+        assert!((0..5).all(|_| meter.next(READS).is_some()));
+        meter.wants_less();
+        let five = Ways([Amount { operations: 5, bytes: 0 }, Amount::default()]);
+        meter.was_given(None, &five, now);
+        assert_eq!(
+            (meter.stash.0[READS].operations, meter.asks(None, now)),
+            (1, Some((Ways::default(), true)))
+        );
+        let later = now + Duration::from_secs(1);
+        meter.is_alone_until(later);
+        assert!(meter.is_due && !meter.asks_home(now) && meter.asks_home(later));
     }
 
     #[test]

@@ -15,14 +15,14 @@
 //! again, and what comes then is paid for. So nobody ties up memory by having a limit. What waits of one volume is in nobody
 //! else's way, nor are writes in that of reads: each has a line of its own.
 //!
+//! Clients that are to stand still, so that a snapshot can be made, have their changes back that wait here, and none waits until they
+//! go on.
+//!
 //! A client hears each second that its oldest request waits: who hears nothing at all takes a connection for a dead one.
 
 mod bucket;
 mod meter;
 
-use crate::broken::Sabotage;
-use crate::context::{Context, Handled};
-use crate::io::Io;
 use crate::links::{Links, Peer};
 use base::figures::RequestKind;
 use base::hash::{Map, Set, mix};
@@ -31,17 +31,19 @@ use base::tenant::{Held, may_have};
 use base::{Instant, Limited, Limits, LinkId, OsdId, Tenant, VolumeId};
 use bucket::{Bucket, Part};
 use meter::Meter;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-use wire::{Allowance, KNOWS_LIMITS, Kind, Outcome, RefusalDetails, Request, Status};
+use wire::{Allowance, HeaderBytes, KNOWS_LIMITS, Kind, Request};
 
 /// The most requests of one connection that wait here. What comes behind them stays in the connection.
-const WAITING_PER_LINK_MAX: usize = 256;
+pub(crate) const WAITING_PER_LINK_MAX: usize = 256;
 /// The same of all connections.
 const WAITING_MAX: usize = 8192;
 /// How often a client is told that something of its waits.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
-/// For so long what was paid for counts.
+/// For so long a home is not asked that did not know a limit.
+const ALONE_FOR: Duration = Duration::from_secs(1);
+/// For so long what was paid for counts at least, and at most for twice that.
 const PAID_FOR: Duration = Duration::from_secs(1);
 
 /// What reads, and what changes something.
@@ -53,9 +55,17 @@ fn way_of(kind: RequestKind) -> usize {
 }
 
 /// What a request counts for. A zeroing moves no bytes.
-fn cost_of(request: &Request, kind: RequestKind) -> Amount {
-    let bytes = if kind == RequestKind::Zero { 0 } else { i64::from(request.length) };
+fn cost_of(bytes: u32, kind: RequestKind) -> Amount {
+    let bytes = if kind == RequestKind::Zero { 0 } else { i64::from(bytes) };
     Amount { operations: 1, bytes }
+}
+
+/// What a request is known by when it comes again: of a change what its client calls it, of a read its number.
+type Name = (usize, u64);
+
+fn name_of(request: &Request, kind: RequestKind) -> Name {
+    let way = way_of(kind);
+    (way, if way == READS { request.request } else { request.origin })
 }
 
 /// Operations and bytes.
@@ -140,12 +150,46 @@ impl Waiting {
     }
 
     fn cost(&self) -> Amount {
-        cost_of(&self.request, self.kind)
+        cost_of(self.request.length, self.kind)
     }
 
     fn volume(&self) -> VolumeId {
         self.request.key.layer.volume()
     }
+}
+
+/// What a client was told to send again, and did not send yet. It is forgotten in time: whoever never sends anything again would
+/// save up for ever.
+#[derive(Clone, Copy, Debug, Default)]
+struct Paid {
+    since: Instant,
+    lately: Amount,
+    before: Amount,
+}
+
+impl Paid {
+    fn forget_old(&mut self, now: Instant) {
+        let age = now.since(self.since);
+        if age >= PAID_FOR {
+            let before = if age < 2 * PAID_FOR { self.lately } else { Amount::default() };
+            *self = Paid { since: now, lately: Amount::default(), before };
+        }
+    }
+
+    fn is_used_up(&self) -> bool {
+        self.lately.operations < 1 && self.before.operations < 1
+    }
+}
+
+/// What becomes of a request by the limits that it counts for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admitted {
+    Begins,
+    Waits,
+    /// It does not begin, nor wait here: its client may try it again.
+    Not,
+    /// As many wait as may: it stays in its connection.
+    Stays,
 }
 
 /// See the module's documentation.
@@ -160,12 +204,16 @@ pub(crate) struct Throttle {
     osds: u32,
     linked: u32,
     meters: BTreeMap<Limited, Meter>,
+    /// Those that are to be looked at with the end of the turn.
+    due: Vec<Limited>,
     /// Of those limits of which this is the home, or whose home it does not reach.
     buckets: BTreeMap<Limited, Bucket>,
+    /// When it is looked at each of them next, of which somebody wants something.
+    looks: BTreeSet<(Instant, Limited)>,
     by_link: Map<LinkId, usize>,
     by_tenant: Held,
     /// What clients were told to send again, and what that may cost.
-    paid: Map<(LinkId, VolumeId, usize), (Amount, Instant)>,
+    paid: Map<(LinkId, Name), Paid>,
     /// What waits no more and is to be handled.
     ready: VecDeque<Waiting>,
 }
@@ -173,23 +221,19 @@ pub(crate) struct Throttle {
 impl Throttle {
     /// Whether there are no limits, nor were a moment ago.
     fn is_idle(&self) -> bool {
-        self.limits.is_empty() && self.ready.is_empty() && self.meters.is_empty()
+        self.limits.is_empty() && self.ready.is_empty()
     }
 
     /// Whether nothing waits, and is not waited for either.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.ready.is_empty()
-            && self.paid.is_empty()
-            && self.meters.values().all(|meter| !meter.is_due && meter.count() == 0)
-            && self.buckets.values().all(|bucket| bucket.next_at.is_none())
+        let is_nothing_due = self.due.is_empty() && self.looks.is_empty();
+        is_nothing_due && self.ready.is_empty() && self.paid.is_empty() && self.by_link.is_empty()
     }
 
     /// When there is something to do next.
     pub(crate) fn next_at(&self) -> Option<Instant> {
-        if self.meters.values().any(|meter| meter.is_due) {
-            return Some(Instant::default());
-        }
-        self.buckets.values().filter_map(|bucket| bucket.next_at).min()
+        let next = self.looks.first().map(|(at, _)| *at);
+        if self.due.is_empty() { next } else { Some(Instant::default()) }
     }
 
     /// Goes by a newer map.
@@ -197,13 +241,25 @@ impl Throttle {
         let volumes = map.volumes.iter().filter(|(_, info)| !info.removed && !info.limits.is_none());
         let volumes = volumes.map(|(id, info)| (Limited::Volume(*id), info.limits));
         let keys = map.principals.values().filter(|principal| !principal.limits.is_none());
-        let keys = keys.map(|principal| (Limited::of_key(&principal.public_key), principal.limits));
+        let keys = keys.map(|principal| (principal.public_key.limited(), principal.limits));
         self.limits = volumes.chain(keys).collect();
         self.has_keys = self.limits.keys().any(|limited| matches!(limited, Limited::Key(_)));
         let up: Vec<OsdId> =
             map.osds.iter().filter(|(_, info)| info.address.is_some()).map(|(osd, _)| *osd).collect();
         self.osds = (up.len() as u32).max(1);
-        self.homes = self.limits.keys().filter_map(|of| Some((*of, home_of(*of, &up)?))).collect();
+        let homes: BTreeMap<Limited, OsdId> =
+            self.limits.keys().filter_map(|of| Some((*of, home_of(*of, &up)?))).collect();
+        let before = std::mem::replace(&mut self.homes, homes);
+        for (of, bucket) in &mut self.buckets {
+            if before.get(of) != self.homes.get(of) {
+                let next_at = bucket.next_at;
+                bucket.begin_anew(now);
+                note_look(&mut self.looks, *of, next_at, None);
+            }
+        }
+        if self.limits.is_empty() {
+            self.paid.clear();
+        }
         let gone: Vec<Limited> =
             self.meters.keys().filter(|of| !self.limits.contains_key(of)).copied().collect();
         for of in gone {
@@ -211,59 +267,108 @@ impl Throttle {
             let Some(mut meter) = self.meters.remove(&of) else { continue };
             for way in [READS, CHANGES] {
                 while let Some(waiting) = meter.next(way) {
-                    self.uncount(&waiting);
                     self.ready.push_back(waiting);
                 }
             }
         }
+        for volume in map.still.keys() {
+            self.recall(*volume, now);
+        }
+        self.due.retain(|of| self.limits.contains_key(of));
         self.buckets.retain(|of, _| self.limits.contains_key(of));
-        for (of, limits) in &self.limits {
-            if let Some(meter) = self.meters.get_mut(of) {
-                meter.heed(limits, self.osds);
-            }
-            if let Some(bucket) = self.buckets.get_mut(of) {
-                bucket.heed(*limits, now);
-            }
+        self.looks.retain(|(_, of)| self.limits.contains_key(of));
+        for of in self.meters.keys().copied().collect::<Vec<_>>() {
+            let (limits, osds) = (self.limits[&of], self.osds);
+            self.change(of, now, |meter| meter.heed(&limits, osds));
+        }
+        for (of, bucket) in &mut self.buckets {
+            let before = bucket.next_at;
+            bucket.heed(self.limits[of], now);
+            note_look(&mut self.looks, *of, before, bucket.next_at);
         }
     }
 
-    fn meter(&mut self, of: Limited, now: Instant) -> Option<&mut Meter> {
+    /// The clients of a volume are to stand still: what waits of their changes is theirs again, and was not begun.
+    fn recall(&mut self, volume: VolumeId, now: Instant) {
+        let mut recalled = Vec::new();
+        for of in self.meters.keys().copied().collect::<Vec<_>>() {
+            self.change(of, now, |meter| {
+                meter.drop_from_lines(|waiting| {
+                    let is_its = waiting.way() == CHANGES && waiting.volume() == volume;
+                    if is_its {
+                        recalled.push(*waiting);
+                    }
+                    is_its
+                });
+            });
+        }
+        self.ready.extend(recalled);
+    }
+
+    /// Changes the meter of a limit, which may be a new one. None: there is no such limit.
+    fn change<T>(&mut self, of: Limited, now: Instant, change: impl FnOnce(&mut Meter) -> T) -> Option<T> {
         let limits = self.limits.get(&of)?;
-        Some(self.meters.entry(of).or_insert_with(|| Meter::new(limits, self.osds, now)))
+        let was_due = self.meters.get(&of).is_some_and(|meter| meter.is_due);
+        let meter = self.meters.entry(of).or_insert_with(|| Meter::new(limits, self.osds, now));
+        let answer = change(meter);
+        if meter.is_due && !was_due {
+            self.due.push(of);
+        }
+        Some(answer)
+    }
+
+    /// An OSD wants something of a limit, or this one itself.
+    fn want(
+        &mut self,
+        of: Limited,
+        osd: OsdId,
+        link: Option<LinkId>,
+        ways: &Ways,
+        is_all: bool,
+        now: Instant,
+    ) {
+        let Some(limits) = self.limits.get(&of) else { return };
+        let bucket = self.buckets.entry(of).or_insert_with(|| Bucket::new(*limits, now));
+        let before = bucket.next_at;
+        bucket.wants(osd, link, ways, is_all, now);
+        note_look(&mut self.looks, of, before, bucket.next_at);
     }
 
     /// One of these that lets nothing of a way begin that comes now.
-    fn lacking(&mut self, of: [Option<Limited>; 2], way: usize, now: Instant) -> Option<Limited> {
-        of.into_iter()
-            .flatten()
-            .find(|of| self.meter(*of, now).is_some_and(|meter| !meter.may_begin_new(way)))
+    fn lacking(
+        &mut self,
+        of: [Option<Limited>; 2],
+        way: usize,
+        cost: Amount,
+        now: Instant,
+    ) -> Option<Limited> {
+        let mut lets_it = |of| self.change(of, now, |meter| meter.may_begin_new(way, cost));
+        of.into_iter().flatten().find(|of| lets_it(*of) == Some(false))
     }
 
-    fn begins(&mut self, of: [Option<Limited>; 2], way: usize, cost: Amount) {
+    fn begins(&mut self, of: [Option<Limited>; 2], way: usize, cost: Amount, now: Instant) {
         for of in of.into_iter().flatten() {
-            if let Some(meter) = self.meters.get_mut(&of) {
-                meter.begins(way, cost);
-            }
+            self.change(of, now, |meter| meter.begins(way, cost));
         }
     }
 
-    fn pay(&mut self, link: LinkId, volume: VolumeId, way: usize, cost: Amount, now: Instant) {
-        let (paid, at) = self.paid.entry((link, volume, way)).or_default();
-        paid.add(cost);
-        *at = now;
+    fn pay(&mut self, link: LinkId, name: Name, cost: Amount, now: Instant) {
+        let paid = self.paid.entry((link, name)).or_default();
+        paid.forget_old(now);
+        paid.lately.add(cost);
     }
 
     /// Whether something that comes was paid for. It is no more then.
-    fn was_paid(&mut self, link: LinkId, volume: VolumeId, way: usize, cost: Amount, now: Instant) -> bool {
-        let Some((paid, at)) = self.paid.get_mut(&(link, volume, way)) else { return false };
-        if paid.operations < 1 || paid.bytes < cost.bytes || now.since(*at) >= PAID_FOR {
-            return false;
+    fn was_paid(&mut self, link: LinkId, name: Name, cost: Amount, now: Instant) -> bool {
+        let Some(paid) = self.paid.get_mut(&(link, name)) else { return false };
+        paid.forget_old(now);
+        let parts = [&mut paid.before, &mut paid.lately];
+        let enough = parts.into_iter().find(|part| part.operations >= 1 && part.bytes >= cost.bytes);
+        let was_paid = enough.map(|part| part.take_off(cost)).is_some();
+        if paid.is_used_up() {
+            self.paid.remove(&(link, name));
         }
-        paid.take_off(cost);
-        if paid.operations == 0 {
-            self.paid.remove(&(link, volume, way));
-        }
-        true
+        was_paid
     }
 
     fn may_wait(&self, link: LinkId, tenant: Tenant) -> bool {
@@ -297,41 +402,259 @@ impl Throttle {
             let waiting = meter.next(way)?;
             let all = [Some(Limited::Volume(waiting.volume())), waiting.key];
             let others = all.map(|other| other.filter(|other| *other != of));
-            if let Some(other) = self.lacking(others, way, now)
-                && let Some(meter) = self.meter(other, now)
-            {
-                meter.wait(waiting);
-                continue;
+            match self.lacking(others, way, waiting.cost(), now) {
+                Some(other) => {
+                    self.change(of, now, Meter::wants_less);
+                    self.change(other, now, |meter| meter.wait(waiting));
+                }
+                None => {
+                    self.begins(all, way, waiting.cost(), now);
+                    return Some(waiting);
+                }
             }
-            self.begins(all, way, waiting.cost());
-            return Some(waiting);
         }
     }
 
-    /// The next request that waited and is to be handled now.
-    pub(crate) fn next_ready(&mut self) -> Option<Waiting> {
-        self.ready.pop_front()
+    /// What waited and is to be handled now, each that is not put back.
+    pub(crate) fn take_ready(&mut self) -> VecDeque<Waiting> {
+        let ready = std::mem::take(&mut self.ready);
+        ready.iter().for_each(|waiting| self.uncount(waiting));
+        ready
     }
 
-    /// It could not be handled yet.
+    /// It cannot be handled yet.
     pub(crate) fn put_back(&mut self, waiting: Waiting) {
-        self.ready.push_front(waiting);
+        self.count(&waiting);
+        self.ready.push_back(waiting);
+    }
+
+    /// Whether a request of a client begins that comes now; then it counts. `is_still`: the clients of its volume are to stand still.
+    pub(crate) fn admit(
+        &mut self,
+        links: &Links,
+        link: LinkId,
+        (request, kind): (&Request, RequestKind),
+        is_still: bool,
+        now: Instant,
+    ) -> Admitted {
+        if self.limits.is_empty() {
+            return Admitted::Begins;
+        }
+        let volume = request.key.layer.volume();
+        let (way, cost) = (way_of(kind), cost_of(request.length, kind));
+        let key = self.has_keys.then(|| links.get(link)?.credential()).flatten();
+        let key = key.map(|credential| credential.principal.public_key.limited());
+        let key = key.filter(|key| self.limits.contains_key(key));
+        let all = [Some(Limited::Volume(volume)), key];
+        if self.was_paid(link, name_of(request, kind), cost, now) {
+            return Admitted::Begins;
+        }
+        let Some(of) = self.lacking(all, way, cost, now) else {
+            self.begins(all, way, cost, now);
+            return Admitted::Begins;
+        };
+        if way == CHANGES && is_still {
+            return Admitted::Not;
+        }
+        let tenant = links.tenants.of(link);
+        if !self.may_wait(link, tenant) {
+            return Admitted::Stays;
+        }
+        let waiting = Waiting { link, request: *request, kind, tenant, key, told_at: now };
+        self.count(&waiting);
+        self.change(of, now, |meter| meter.wait(waiting));
+        Admitted::Waits
+    }
+
+    /// A request that counted, and could not begin, comes once more.
+    pub(crate) fn comes_again(&mut self, link: LinkId, request: &Request, kind: RequestKind, now: Instant) {
+        if !self.limits.is_empty() {
+            self.pay(link, name_of(request, kind), cost_of(request.length, kind), now);
+        }
+    }
+
+    /// Another OSD asks for a part of what a limit gives. It is told if the limit is not known here: then it is alone for a while.
+    pub(crate) fn was_asked(
+        &mut self,
+        osd: OsdId,
+        link: LinkId,
+        asked: &Allowance,
+        now: Instant,
+    ) -> Option<Allowance> {
+        if !self.limits.contains_key(&asked.of) {
+            return Some(Ways::default().told(asked.of, true));
+        }
+        self.want(asked.of, osd, Some(link), &Ways::of(asked), asked.is_all, now);
+        None
+    }
+
+    /// The home of a limit gives something.
+    pub(crate) fn was_given(&mut self, link: LinkId, given: &Allowance, now: Instant) {
+        if self.meters.contains_key(&given.of) {
+            self.change(given.of, now, |meter| {
+                meter.was_given(Some(link), &Ways::of(given), now);
+                if given.is_all {
+                    meter.is_alone_until(now + ALONE_FOR);
+                }
+            });
+        }
+    }
+
+    /// Asks for what is lacking, gives what there is, and lets begin what may. `is_heard`: who is cut off from the registry may be the
+    /// home by an old map only.
+    pub(crate) fn advance(
+        &mut self,
+        me: OsdId,
+        links: &Links,
+        is_heard: bool,
+        now: Instant,
+        mut send: impl FnMut(LinkId, &HeaderBytes),
+    ) {
+        if self.limits.is_empty() {
+            return;
+        }
+        self.ask(me, links, now, &mut send);
+        self.give(me, links, is_heard, now, &mut send);
+        self.begin(now);
+    }
+
+    fn ask(&mut self, me: OsdId, links: &Links, now: Instant, send: &mut impl FnMut(LinkId, &HeaderBytes)) {
+        for of in self.due.clone() {
+            let asks = self.meters.get_mut(&of).map(|meter| {
+                let home = self.homes.get(&of).filter(|_| meter.asks_home(now));
+                let on = asked_on(me, links, home);
+                (on, meter.asks(on, now))
+            });
+            let Some((on, Some((more, is_all)))) = asks else { continue };
+            match on {
+                Some(link) => send(link, &more.told(of, is_all).encode(Kind::AskAllowance)),
+                None => self.want(of, me, None, &more, is_all, now),
+            }
+        }
+    }
+
+    fn give(
+        &mut self,
+        me: OsdId,
+        links: &Links,
+        is_heard: bool,
+        now: Instant,
+        send: &mut impl FnMut(LinkId, &HeaderBytes),
+    ) {
+        while let Some((at, of)) = self.looks.first().copied()
+            && at <= now
+        {
+            self.looks.pop_first();
+            let Some(bucket) = self.buckets.get_mut(&of) else { continue };
+            bucket.keep(|osd, link| if osd == me { link.is_none() } else { link == reached(links, osd) });
+            let is_home = self.homes.get(&of) == Some(&me) && is_heard;
+            let part = Part { of: if is_home { self.linked.max(1) } else { 1 }, all: self.osds };
+            let given = bucket.give(now, part, is_home);
+            note_look(&mut self.looks, of, None, bucket.next_at);
+            for (_, link, ways) in given {
+                match link {
+                    Some(link) => send(link, &ways.told(of, false).encode(Kind::Allowance)),
+                    None => drop(self.change(of, now, |meter| meter.was_given(None, &ways, now))),
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, now: Instant) {
+        let due = std::mem::take(&mut self.due);
+        for of in &due {
+            for way in [READS, CHANGES] {
+                while let Some(waiting) = self.next_to_begin(*of, way, now) {
+                    self.pay(waiting.link, name_of(&waiting.request, waiting.kind), waiting.cost(), now);
+                    self.ready.push_back(waiting);
+                }
+            }
+        }
+        // What began may have to be asked for again: with the next turn, if that is so.
+        for of in due {
+            let Some(meter) = self.meters.get_mut(&of) else { continue };
+            meter.is_due = meter.is_short();
+            if meter.is_due && !self.due.contains(&of) {
+                self.due.push(of);
+            }
+        }
+    }
+
+    /// Looks at the slow things. Answers whose clients are to be told that they wait, each with the number of a request.
+    pub(crate) fn tick(
+        &mut self,
+        me: OsdId,
+        map: &ClusterMap,
+        links: &Links,
+        now: Instant,
+    ) -> Vec<(LinkId, u64)> {
+        let mut late = Vec::new();
+        if self.is_idle() {
+            return late;
+        }
+        let up = map.osds.iter().filter(|(_, info)| info.address.is_some());
+        let linked = up.filter(|(osd, _)| **osd == me || reached(links, **osd).is_some()).count();
+        self.linked = linked as u32;
+        self.sweep(links, now);
+        let mut told = Set::default();
+        for of in self.meters.keys().copied().collect::<Vec<_>>() {
+            let on = asked_on(me, links, self.homes.get(&of));
+            self.change(of, now, |meter| meter.look(if meter.asks_home(now) { on } else { None }, now));
+            let Some(meter) = self.meters.get_mut(&of) else { continue };
+            for waiting in meter.waiting_mut() {
+                if told.insert(waiting.link) && now.since(waiting.told_at) >= TOLD_EVERY {
+                    waiting.told_at = now;
+                    late.push((waiting.link, waiting.request.request));
+                }
+            }
+        }
+        late
     }
 
     /// What was told on links that are gone is forgotten, and what was paid for and did not come.
     fn sweep(&mut self, links: &Links, now: Instant) {
-        let mut gone = Vec::new();
-        for meter in self.meters.values_mut() {
-            meter.drop_from_lines(|waiting| {
-                let is_gone = !is_client(links, waiting.link);
-                if is_gone {
-                    gone.push(*waiting);
-                }
-                is_gone
-            });
+        if self.by_link.keys().any(|link| !is_client(links, *link)) {
+            let mut gone = Vec::new();
+            for of in self.meters.keys().copied().collect::<Vec<_>>() {
+                self.change(of, now, |meter| {
+                    meter.drop_from_lines(|waiting| {
+                        let is_gone = !is_client(links, waiting.link);
+                        if is_gone {
+                            gone.push(*waiting);
+                        }
+                        is_gone
+                    });
+                });
+            }
+            gone.iter().for_each(|waiting| self.uncount(waiting));
         }
-        gone.iter().for_each(|waiting| self.uncount(waiting));
-        self.paid.retain(|_, (_, at)| now.since(*at) < PAID_FOR);
+        self.paid.retain(|_, paid| {
+            paid.forget_old(now);
+            !paid.is_used_up()
+        });
+    }
+}
+
+/// What tests look at.
+#[cfg(test)]
+impl Throttle {
+    /// How many requests wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.by_tenant.all()
+    }
+
+    /// Whether nothing is counted or kept of any client.
+    pub(crate) fn keeps_nothing(&self) -> bool {
+        self.by_tenant.all() == 0 && self.by_link.is_empty() && self.paid.is_empty()
+    }
+
+    /// An OSD is the home of a limit until the next map.
+    pub(crate) fn has_home(&mut self, of: Limited, home: OsdId) {
+        self.homes.insert(of, home);
+    }
+
+    pub(crate) fn has_bucket(&self, of: Limited) -> bool {
+        self.buckets.contains_key(&of)
     }
 }
 
@@ -354,185 +677,20 @@ fn reached(links: &Links, osd: OsdId) -> Option<LinkId> {
     links.ready(osd).filter(|_| knows)
 }
 
+/// When it is looked at a bucket next was another moment before.
+fn note_look(
+    looks: &mut BTreeSet<(Instant, Limited)>,
+    of: Limited,
+    before: Option<Instant>,
+    now: Option<Instant>,
+) {
+    if let Some(before) = before {
+        looks.remove(&(before, of));
+    }
+    looks.extend(now.map(|at| (at, of)));
+}
+
 /// On which link a home is asked; none if it is here, or is not reached.
 fn asked_on(me: OsdId, links: &Links, home: Option<&OsdId>) -> Option<LinkId> {
     home.filter(|home| **home != me).and_then(|home| reached(links, *home))
 }
-
-/// Has a request wait that comes now, if a limit does not let it begin. None: it begins, and counts.
-pub(crate) fn hold_up(
-    cx: &mut Context<'_, impl Io>,
-    link: LinkId,
-    request: &Request,
-    kind: RequestKind,
-) -> Option<Handled> {
-    if cx.limits.limits.is_empty() || cx.breaks(Sabotage::ForgetLimits) {
-        return None;
-    }
-    let (volume, now) = (request.key.layer.volume(), cx.now);
-    let (way, cost) = (way_of(kind), cost_of(request, kind));
-    let key = cx.limits.has_keys.then(|| cx.links.get(link)?.credential()).flatten();
-    let key = key.map(|credential| Limited::of_key(&credential.principal.public_key));
-    let key = key.filter(|key| cx.limits.limits.contains_key(key));
-    let all = [Some(Limited::Volume(volume)), key];
-    if cx.limits.was_paid(link, volume, way, cost, now) {
-        return None;
-    }
-    let Some(of) = cx.limits.lacking(all, way, now) else {
-        cx.limits.begins(all, way, cost);
-        return None;
-    };
-    let tenant = cx.links.tenants.of(link);
-    if !cx.limits.may_wait(link, tenant) {
-        return Some(Handled::Stalled);
-    }
-    let waiting = Waiting { link, request: *request, kind, tenant, key, told_at: now };
-    cx.limits.count(&waiting);
-    if let Some(meter) = cx.limits.meter(of, now) {
-        meter.wait(waiting);
-    }
-    if let Some(state) = cx.volumes.get_mut(volume) {
-        state.traffic.throttled += 1;
-    }
-    if let Some(Peer::Client(client)) = cx.links.get_mut(link) {
-        client.traffic.throttled += 1;
-    }
-    Some(Handled::Done)
-}
-
-/// What counted and could not begin comes once more.
-pub(crate) fn comes_again(
-    cx: &mut Context<'_, impl Io>,
-    link: LinkId,
-    volume: VolumeId,
-    kind: RequestKind,
-    bytes: u32,
-) {
-    if !cx.limits.limits.is_empty() {
-        let bytes = if kind == RequestKind::Zero { 0 } else { bytes.into() };
-        cx.limits.pay(link, volume, way_of(kind), Amount { operations: 1, bytes }, cx.now);
-    }
-}
-
-/// Another OSD asks for a part of what a limit gives.
-pub(crate) fn handle_ask(cx: &mut Context<'_, impl Io>, osd: OsdId, link: LinkId, asked: &Allowance) {
-    // One that does not know the limit yet gives nothing, and is asked again.
-    let Some(limits) = cx.limits.limits.get(&asked.of).copied() else { return };
-    let bucket = cx.limits.buckets.entry(asked.of).or_insert_with(|| Bucket::new(limits, cx.now));
-    bucket.wants(osd, Some(link), &Ways::of(asked), asked.is_all, cx.now);
-}
-
-/// The home of a limit gives something.
-pub(crate) fn handle_given(cx: &mut Context<'_, impl Io>, link: LinkId, given: &Allowance) {
-    if let Some(meter) = cx.limits.meters.get_mut(&given.of) {
-        meter.was_given(Some(link), &Ways::of(given), cx.now);
-    }
-}
-
-/// Asks for what is lacking, gives what there is, and lets begin what may.
-pub(crate) fn advance(cx: &mut Context<'_, impl Io>) {
-    if cx.limits.is_idle() {
-        return;
-    }
-    ask(cx);
-    give(cx);
-    begin(cx);
-}
-
-fn ask(cx: &mut Context<'_, impl Io>) {
-    let Throttle { limits, homes, meters, buckets, .. } = cx.limits;
-    for (of, meter) in meters.iter_mut().filter(|(_, meter)| meter.is_due) {
-        let on = asked_on(cx.me.id, cx.links, homes.get(of));
-        let Some((more, is_all)) = meter.asks(on, cx.now) else { continue };
-        match (on, limits.get(of)) {
-            (Some(link), _) => cx.io.send(link, &more.told(*of, is_all).encode(Kind::AskAllowance)),
-            (None, Some(limits)) => {
-                let bucket = buckets.entry(*of).or_insert_with(|| Bucket::new(*limits, cx.now));
-                bucket.wants(cx.me.id, None, &more, is_all, cx.now);
-            }
-            (None, None) => {}
-        }
-    }
-}
-
-fn give(cx: &mut Context<'_, impl Io>) {
-    let Throttle { homes, meters, buckets, osds, linked, .. } = cx.limits;
-    for (of, bucket) in buckets.iter_mut() {
-        if bucket.next_at.is_none_or(|at| at > cx.now) {
-            continue;
-        }
-        let (me, links) = (cx.me.id, &*cx.links);
-        bucket.keep(|osd, link| if osd == me { link.is_none() } else { link == reached(links, osd) });
-        let is_home = homes.get(of) == Some(&me);
-        let part = Part { of: if is_home { (*linked).max(1) } else { 1 }, all: *osds };
-        for (_, link, ways) in bucket.give(cx.now, part) {
-            match link {
-                Some(link) => cx.io.send(link, &ways.told(*of, false).encode(Kind::Allowance)),
-                None => {
-                    if let Some(meter) = meters.get_mut(of) {
-                        meter.was_given(None, &ways, cx.now);
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn begin(cx: &mut Context<'_, impl Io>) {
-    let due: Vec<Limited> =
-        cx.limits.meters.iter().filter(|(_, meter)| meter.is_due).map(|(of, _)| *of).collect();
-    for of in due {
-        for way in [READS, CHANGES] {
-            while let Some(waiting) = cx.limits.next_to_begin(of, way, cx.now) {
-                cx.limits.uncount(&waiting);
-                cx.limits.pay(waiting.link, waiting.volume(), way, waiting.cost(), cx.now);
-                cx.limits.ready.push_back(waiting);
-            }
-        }
-    }
-    // What began may have to be asked for again: with the next turn, if that is so.
-    let Throttle { meters, .. } = cx.limits;
-    for meter in meters.values_mut() {
-        meter.is_due = meter.is_due && meter.is_short();
-    }
-}
-
-/// Looks at the slow things.
-pub(crate) fn tick(cx: &mut Context<'_, impl Io>) {
-    if cx.limits.is_idle() {
-        return;
-    }
-    let up = cx.volumes.map.osds.iter().filter(|(_, info)| info.address.is_some());
-    let linked = up.filter(|(osd, _)| **osd == cx.me.id || reached(cx.links, **osd).is_some()).count();
-    cx.limits.linked = linked as u32;
-    cx.limits.sweep(cx.links, cx.now);
-    let Throttle { homes, meters, .. } = cx.limits;
-    let mut told = Set::default();
-    for (of, meter) in meters.iter_mut() {
-        meter.look(asked_on(cx.me.id, cx.links, homes.get(of)), cx.now);
-        for waiting in meter.waiting_mut() {
-            let is_due = told.insert(waiting.link) && cx.now.since(waiting.told_at) >= TOLD_EVERY;
-            if is_due && knows_limits(cx.links, waiting.link) {
-                waiting.told_at = cx.now;
-                let request = waiting.request.request;
-                let outcome = Outcome::refused(request, Status::Throttled, RefusalDetails::default());
-                cx.io.send(waiting.link, &outcome);
-            }
-        }
-    }
-}
-
-fn knows_limits(links: &Links, link: LinkId) -> bool {
-    matches!(links.get(link), Some(Peer::Client(client)) if client.knows_limits)
-}
-
-/// A change may begin, of which nothing was kept: its client is to send it again.
-pub(crate) fn ask_for_again(cx: &mut Context<'_, impl Io>, waiting: &Waiting) {
-    let knows_limits = knows_limits(cx.links, waiting.link);
-    let status = if knows_limits { Status::SendAgain } else { Status::NotActive };
-    let details = RefusalDetails { was_not_begun: true, osd: cx.me.id, ..RefusalDetails::default() };
-    cx.io.send(waiting.link, &Outcome::refused(waiting.request.request, status, details));
-}
-
-#[cfg(test)]
-mod tests;

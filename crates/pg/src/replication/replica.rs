@@ -254,7 +254,7 @@ fn applied(cx: &mut Context<'_, impl Io>, link: LinkId, advance: Advance, staged
                 Advance::Begin { next, is_learner } => standing.was_activated(next, is_learner),
             }
             if !matches!(advance, Advance::No) {
-                cx.pace.client_came(cx.now);
+                cx.rates.pace.client_came(cx.now);
             }
             cx.turn.active_at = cx.now;
             cx.note_staged(group, StagedRecord::Replica { link, ordinal, write });
@@ -501,7 +501,7 @@ mod tests {
         alone.now = alone.now + std::time::Duration::from_secs(1);
         alone.osd.shared.turn.active_at = base::Instant::default();
         let is_busy = |alone: &Alone| {
-            let (turn, pace) = (&alone.osd.shared.turn, &alone.osd.shared.pace);
+            let (turn, pace) = (&alone.osd.shared.turn, &alone.osd.shared.rates.pace);
             (turn.is_busy(alone.now), pace.push_blocks(alone.now) < crate::pace::PUSH_BLOCKS)
         };
         let mut garbled = write(next, 0);

@@ -3,12 +3,11 @@
 //! What is read is served only while the leases last, looked at when the answer is sent. What was looked up without the
 //! drive is answered with the end of the turn, when the clock was read again.
 
-use super::{admit, queue};
+use super::{admit, limits, queue};
 use crate::broken::Sabotage;
 use crate::context::{Context, Handled};
 use crate::io::Io;
 use crate::journal::Milestone;
-use crate::limits;
 use crate::operation::{Asked, OperationId, OperationKind, OperationState, Purpose};
 use crate::volumes::Sight;
 use base::figures::RequestKind;

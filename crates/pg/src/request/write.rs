@@ -1,10 +1,9 @@
 //! Writes and zeroings of clients, until they are ordered ([`crate::replication::order`]).
 
-use super::{admit, edges, queue};
+use super::{admit, edges, limits, queue};
 use crate::codec::{Payload, payload_verifies};
 use crate::context::{Context, Handled};
 use crate::io::Io;
-use crate::limits;
 use crate::operation::{Asked, OperationId, OperationKind, Purpose};
 use crate::replication::order;
 use base::figures::RequestKind;
@@ -40,7 +39,7 @@ pub(crate) fn handle_zero(cx: &mut Context<'_, impl Io>, link: LinkId, request: 
     if !has_conflict && (admit::is_answered(cx, id) || order::zero(cx, id)) {
         return Handled::Done;
     }
-    wait_or_stay(cx, id, may_wait)
+    wait_or_stay(cx, id, request, may_wait)
 }
 
 pub(crate) fn handle_write(
@@ -82,7 +81,7 @@ pub(crate) fn handle_write(
     if !must_wait && start(cx, id) {
         return Handled::Done;
     }
-    wait_or_stay(cx, id, may_wait)
+    wait_or_stay(cx, id, request, may_wait)
 }
 
 /// What becomes of a change whose group takes none now: too many are under way there, or a member leaves too much unread. For a
@@ -110,10 +109,15 @@ fn turned_away(cx: &mut Context<'_, impl Io>, asked: &Asked, group: u32) -> Opti
 }
 
 /// What cannot begin now waits in line, if there is room for it; else it stays with its client for the moment.
-fn wait_or_stay(cx: &mut Context<'_, impl Io>, id: OperationId, may_wait: bool) -> Handled {
+fn wait_or_stay(
+    cx: &mut Context<'_, impl Io>,
+    id: OperationId,
+    request: &Request,
+    may_wait: bool,
+) -> Handled {
     if !may_wait {
-        if let Purpose::Client(Asked { link, volume, kind, bytes, .. }) = cx.operations.live(id).purpose {
-            limits::comes_again(cx, link, volume, kind, bytes);
+        if let Purpose::Client(Asked { link, kind, .. }) = cx.operations.live(id).purpose {
+            cx.rates.limits.comes_again(link, request, kind, cx.now);
         }
         cx.forget(id);
         return Handled::Stalled;

@@ -120,7 +120,7 @@ fn a_message_of_a_client_ends_the_rest_of_an_osd() {
     };
     let now = alone.now;
     assert_eq!(comes(&mut alone), (now, now));
-    assert!(alone.osd.shared.pace.push_blocks(now) < crate::pace::PUSH_BLOCKS);
+    assert!(alone.osd.shared.rates.pace.push_blocks(now) < crate::pace::PUSH_BLOCKS);
     assert_eq!(pause(&mut alone), TICK);
     alone.now = now + Duration::from_millis(1);
     assert_eq!(comes(&mut alone), (now + TICK, alone.now), "it looks soon already");

@@ -35,7 +35,8 @@ fields! {
     Allowance {
         /// Of what the limit is.
         of: Limited = Of<16, 1>,
-        /// Of a question: that is all that is wanted, whatever was asked for on this connection before. Else it is so much more.
+        /// Of a question: that is all that is wanted, whatever was asked for on this connection before. Else it is so much more. Of an
+        /// answer: the limit is not known.
         is_all: bool = Flag<2>,
         /// Reads.
         reads: u32 = At<12>,

@@ -229,7 +229,7 @@ fn beside_clients_pushes_are_spaced_out_and_groups_get_them_in_turn() {
     alone.with(|router, cx| router.backfill.advance(cx));
     keys.iter().for_each(|key| says(&mut alone, link, key.pg, Sequence(0), &[]));
     let reads = |alone: &Alone| alone.io.drive.iter().filter(|(token, ..)| reads_data(*token)).count();
-    alone.with(|_, cx| cx.pace.client_came(cx.now));
+    alone.with(|_, cx| cx.rates.pace.client_came(cx.now));
     has_all(&mut alone, link);
     assert_eq!(reads(&alone), 1, "the next one is to wait");
     let goes_on = |alone: &mut Alone| {

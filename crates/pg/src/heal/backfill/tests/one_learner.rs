@@ -168,9 +168,9 @@ fn a_learner_that_waits_for_its_turn_owes_nothing_and_goes_on_when_nobody_is_ser
     alone.now = alone.now + 2 * LEARNER_SILENCE_MAX;
     // Clients are served, and pushes that could not wait were before it.
     alone.with(|_, cx| {
-        cx.pace.client_came(cx.now);
+        cx.rates.pace.client_came(cx.now);
         for _ in 0..100 {
-            cx.pace.push_begins(cx.now, PUSH_BLOCKS, RecoveryShare::default());
+            cx.rates.pace.push_begins(cx.now, PUSH_BLOCKS, RecoveryShare::default());
         }
     });
     assert_eq!(learners(&mut alone, link, 0), 1);
@@ -321,7 +321,7 @@ fn beside_clients_pushes_are_small_and_spaced_out_unless_these_wait_for_nothing_
         let (mut alone, link) = taught(&[]);
         alone.osd.shared.groups[0].wanted.min_size = min_size;
         is_to_get(&mut alone, 0, [Work::Range(BlockRange::whole(KEY))]);
-        alone.with(|_, cx| cx.pace.client_came(cx.now));
+        alone.with(|_, cx| cx.rates.pace.client_came(cx.now));
         goes_on(&mut alone);
         assert_eq!(is_told(&mut alone, link), expected);
     }
@@ -341,7 +341,7 @@ fn what_clients_wait_for_keeps_nobody_else_from_its_pushes() {
     });
     is_to_get(&mut alone, 0, [Work::Range(BlockRange::whole(waited_for))]);
     is_to_get(&mut alone, 1, [Work::Range(BlockRange { block_count: 16, ..BlockRange::whole(other) })]);
-    alone.with(|_, cx| cx.pace.client_came(cx.now));
+    alone.with(|_, cx| cx.rates.pace.client_came(cx.now));
     goes_on(&mut alone);
     assert_eq!(is_told(&mut alone, link).len(), 4, "as much as may be on its way to one");
     alone.with(|router, cx| router.backfill.recover_others(cx, 0));
@@ -353,9 +353,9 @@ fn what_costs_no_push_is_asked_and_told_beside_clients_too() {
     let (mut alone, link) = taught(&[]);
     says(&mut alone, link, PG, Sequence(1), &[]);
     alone.with(|_, cx| {
-        cx.pace.client_came(cx.now);
-        cx.pace.push_begins(cx.now, PUSH_BLOCKS, RecoveryShare::default());
-        assert!(!cx.pace.may_push(cx.now, 0));
+        cx.rates.pace.client_came(cx.now);
+        cx.rates.pace.push_begins(cx.now, PUSH_BLOCKS, RecoveryShare::default());
+        assert!(!cx.rates.pace.may_push(cx.now, 0));
     });
     has_all(&mut alone, link);
     assert_eq!(is_told(&mut alone, link), ["join", "list behind None"]);
@@ -377,7 +377,7 @@ fn learners_of_several_groups_get_their_pushes_by_turns() {
     };
     let later = |alone: &mut Alone, milliseconds| alone.now = alone.now + Duration::from_millis(milliseconds);
     all_are_to_get(&mut alone);
-    alone.with(|_, cx| cx.pace.client_came(cx.now));
+    alone.with(|_, cx| cx.rates.pace.client_came(cx.now));
     for next in ["zero 2: 0..16", "zero 0: 0..16", "zero 1: 0..16"] {
         alone.with(|router, cx| router.backfill.recover_others(cx, 1));
         assert_eq!(is_told(&mut alone, link), [next]);
@@ -389,7 +389,7 @@ fn learners_of_several_groups_get_their_pushes_by_turns() {
     let all = ["zero 2: 0..16", "zero 0: 0..16", "zero 1: 0..16"];
     assert_eq!(is_told(&mut alone, link), all, "nobody is served");
     // Where one push may be started, whoever just got something is given the next.
-    alone.with(|_, cx| cx.pace.client_came(cx.now));
+    alone.with(|_, cx| cx.rates.pace.client_came(cx.now));
     later(&mut alone, 20);
     all_are_to_get(&mut alone);
     let session = alone.osd.shared.groups[1].learners()[0].session;
@@ -403,7 +403,7 @@ fn learners_of_several_groups_get_their_pushes_by_turns() {
     }
     assert_eq!(is_told(&mut alone, link), ["zero 2: 0..16", "zero 0: 0..16"]);
     assert_eq!(alone.osd.router.backfill.learning, [2, 0]);
-    assert_eq!(alone.osd.shared.pace.next_at, None);
+    assert_eq!(alone.osd.shared.rates.pace.next_at, None);
 }
 
 #[test]

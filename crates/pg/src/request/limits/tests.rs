@@ -1,11 +1,15 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 use super::*;
+use crate::limits::WAITING_PER_LINK_MAX;
 use crate::links::OsdLink;
 use crate::links::access::{ClientLink, Credential};
 use crate::testing::{Alone, PG, VOLUME};
+use base::map::ClusterMap;
 use base::{Access, BLOCK_BYTES, BlockRange, ClientId, Limit, ObjectKey, Principal, PublicKey, crc32c};
+use base::{Limited, Limits, OsdId};
 use std::sync::Arc;
-use wire::Message;
+use std::time::Duration;
+use wire::{Allowance, KNOWS_LIMITS, Kind, Message};
 
 const CLIENT: LinkId = LinkId(50);
 const KEY: ObjectKey = ObjectKey { pg: PG, layer: VOLUME.first_layer(), object: 3 };
@@ -178,8 +182,29 @@ fn what_waited_goes_on_when_its_limit_is_taken_off_or_raised() {
         let told = told(&mut alone, CLIENT);
         let count = |wanted| told.iter().filter(|told| **told == wanted).count();
         assert!(count((1, Status::Ok)) >= 28 && count((2, Status::SendAgain)) >= 28, "{told:?}");
-        assert!(alone.osd.shared.limits.by_tenant.all() == 0 && alone.osd.shared.limits.by_link.is_empty());
+        assert!(alone.osd.shared.rates.limits.waiting() == 0);
     }
+}
+
+#[test]
+fn who_is_to_stand_still_has_back_what_waits_and_waits_for_nothing() {
+    let mut alone = limited(iops(1));
+    let all =
+        [request(&alone, 1, Kind::Write, 0).repeat(30), request(&alone, 2, Kind::Read, 1).repeat(5)].concat();
+    sends(&mut alone, CLIENT, &all);
+    change(&mut alone, |map| {
+        map.still.insert(VOLUME, base::map::Stillness(5));
+    });
+    alone.settles();
+    let count = |told: &[(u64, Status)], wanted| told.iter().filter(|told| **told == wanted).count();
+    assert!(count(&told(&mut alone, CLIENT), (1, Status::SendAgain)) >= 29);
+    let bytes = request(&alone, 3, Kind::Write, 0).repeat(5);
+    sends(&mut alone, CLIENT, &bytes);
+    assert!(count(&told(&mut alone, CLIENT), (3, Status::NotActive)) >= 4);
+    assert!(alone.osd.shared.rates.limits.waiting() >= 4, "reads wait on");
+    change(&mut alone, |map| map.still.clear());
+    sends(&mut alone, CLIENT, &bytes);
+    assert_eq!(count(&told(&mut alone, CLIENT), (3, Status::NotActive)), 0);
 }
 
 #[test]
@@ -187,12 +212,37 @@ fn a_client_that_is_gone_leaves_nothing_that_waits() {
     let mut alone = limited(iops(1));
     let bytes = request(&alone, 1, Kind::Write, 0).repeat(30);
     sends(&mut alone, CLIENT, &bytes);
-    assert!(alone.osd.shared.limits.by_tenant.all() > 25);
+    assert!(alone.osd.shared.rates.limits.waiting() > 25);
     alone.osd.handle_closed(alone.now, CLIENT, "a test", &mut alone.io);
     (0..200).for_each(|_| alone.turn());
-    let limits = &alone.osd.shared.limits;
-    assert!(limits.by_tenant.all() == 0 && limits.by_link.is_empty() && limits.paid.is_empty());
+    let limits = &alone.osd.shared.rates.limits;
+    assert!(limits.keeps_nothing());
     assert!(limits.is_at_rest() && limits.next_at().is_none());
+}
+
+#[test]
+fn who_never_sends_again_what_may_begin_saves_nothing_up() {
+    let mut alone = limited(iops(100));
+    let write = |alone: &Alone, number| request(alone, number, Kind::Write, 0);
+    for _ in 0..200 {
+        let bytes = write(&alone, 1).repeat(10);
+        sends(&mut alone, CLIENT, &bytes);
+        alone.turn();
+        told(&mut alone, CLIENT);
+    }
+    // All of what it was ever told that may begin, as far as that counts.
+    let bytes = write(&alone, 2).repeat(2_000);
+    let mut sent = 0;
+    while sent < bytes.len() {
+        let consumed = sends(&mut alone, CLIENT, &bytes[sent..]);
+        if consumed == 0 {
+            break;
+        }
+        sent += consumed;
+    }
+    alone.passes(Duration::from_millis(1));
+    let paid = sent / write(&alone, 2).len();
+    assert!(paid <= WAITING_PER_LINK_MAX + 250, "{paid} began or wait");
 }
 
 #[test]
@@ -206,6 +256,38 @@ fn no_more_wait_than_may_and_the_rest_stays_in_the_connection() {
     }
     let waiting = consumed / read.len();
     assert!((WAITING_PER_LINK_MAX..=WAITING_PER_LINK_MAX + 2).contains(&waiting), "{waiting}");
+}
+
+#[test]
+fn who_takes_no_answers_is_in_nobody_elses_way_and_no_more_of_his_waits_than_may() {
+    let mut alone = limited(iops(200));
+    let (deaf, other) = (LinkId(60), LinkId(61));
+    for (link, key) in [(deaf, 5), (other, 6)] {
+        let principal = Principal::new(PublicKey([key; 32]), Access::Admin);
+        let name = format!("key-{key}");
+        change(&mut alone, |map| {
+            map.principals.insert(name.clone(), principal.clone());
+        });
+        connect(&mut alone, link, Some(Credential { name: name.into(), principal, seen_at: u64::MAX }));
+    }
+    let tenant = alone.osd.shared.links.tenants.of(deaf);
+    let bytes = request(&alone, 1, Kind::Read, 0).repeat(30);
+    sends(&mut alone, deaf, &bytes);
+    // What a tenant may have of the buffers is gone, as if it had not taken its answers.
+    let held: Vec<_> = (0..4).filter_map(|_| alone.osd.shared.disk.large.take_for(tenant)).collect();
+    let (mut number, mut done) = (1_000, 0);
+    for _ in 0..200 {
+        let zero = |step: u64| request(&alone, number + step, Kind::Zero, ((number + step) % 512) as u16);
+        let bytes: Vec<u8> = (0..10).flat_map(zero).collect();
+        number += 10;
+        sends(&mut alone, other, &bytes);
+        alone.turn();
+        let told = told(&mut alone, other);
+        done += told.iter().filter(|(_, status)| [Status::Ok, Status::SendAgain].contains(status)).count();
+    }
+    assert!(done > 1_500, "{done} in ten seconds, where 2,000 are allowed");
+    assert!(alone.osd.shared.rates.limits.waiting() <= 2 * WAITING_PER_LINK_MAX);
+    drop(held);
 }
 
 #[test]
@@ -240,7 +322,7 @@ fn who_waits_for_long_hears_each_second_that_it_does() {
 fn with_home(alone: &mut Alone) -> LinkId {
     let link = LinkId(70);
     alone.osd.shared.links.insert_osd(link, OsdLink::new(HOME, Some(KNOWS_LIMITS), alone.now));
-    alone.osd.shared.limits.homes.insert(Limited::Volume(VOLUME), HOME);
+    alone.osd.shared.rates.limits.has_home(Limited::Volume(VOLUME), HOME);
     link
 }
 
@@ -260,7 +342,7 @@ fn a_primary_asks_the_home_and_begins_what_that_gives() {
     assert!(of == Limited::Volume(VOLUME) && (10..=80).contains(&reads), "{asked:?}");
     assert_eq!(told(&mut alone, CLIENT), []);
     let given = Allowance { of, is_all: false, reads: 4, changes: 0, read_bytes: 0, changed_bytes: 0 };
-    alone.with(|_, cx| handle_given(cx, link, &given));
+    alone.with(|_, cx| cx.rates.limits.was_given(link, &given, cx.now));
     alone.settles();
     assert_eq!(told(&mut alone, CLIENT), [(1, Status::Ok); 4]);
     // Without it this OSD gives itself its part.
@@ -273,7 +355,7 @@ fn a_primary_asks_the_home_and_begins_what_that_gives() {
 fn a_home_gives_to_others_what_they_ask_for_as_long_as_their_links_last() {
     let mut alone = limited(iops(100));
     let link = with_home(&mut alone);
-    alone.osd.shared.limits.homes.insert(Limited::Volume(VOLUME), OsdId(0));
+    alone.osd.shared.rates.limits.has_home(Limited::Volume(VOLUME), OsdId(0));
     let asked = Allowance {
         of: Limited::Volume(VOLUME),
         is_all: true,
@@ -282,7 +364,7 @@ fn a_home_gives_to_others_what_they_ask_for_as_long_as_their_links_last() {
         read_bytes: 0,
         changed_bytes: 0,
     };
-    alone.with(|_, cx| handle_ask(cx, HOME, link, &asked));
+    alone.with(|_, cx| cx.rates.limits.was_asked(HOME, link, &asked, cx.now));
     let mut given = [0, 0];
     for _ in 0..10 {
         alone.turn();
@@ -296,9 +378,9 @@ fn a_home_gives_to_others_what_they_ask_for_as_long_as_their_links_last() {
     assert!((45..=55).contains(&(given[0] + given[1])) && given[0].abs_diff(given[1]) <= 5, "{given:?}");
     alone.osd.handle_closed(alone.now, link, "a test", &mut alone.io);
     alone.run();
-    assert!(alone.osd.shared.limits.is_at_rest());
+    assert!(alone.osd.shared.rates.limits.is_at_rest());
     // One that is not known gives nothing.
     let other = Allowance { of: Limited::Key(5), ..asked };
-    alone.with(|_, cx| handle_ask(cx, HOME, link, &other));
-    assert!(!alone.osd.shared.limits.buckets.contains_key(&other.of));
+    alone.with(|_, cx| cx.rates.limits.was_asked(HOME, link, &other, cx.now));
+    assert!(!alone.osd.shared.rates.limits.has_bucket(other.of));
 }
