@@ -80,7 +80,7 @@ impl ClientLink {
     /// What it may do with the volumes of a pool, if anything.
     fn to_pool(&self, pool: PoolId) -> Option<Permission> {
         match &self.credential {
-            None => Some(Permission::ReadWrite),
+            None => Some(Permission::Manage),
             Some(credential) => credential.principal.access.to_pool(pool),
         }
     }
@@ -97,10 +97,10 @@ impl ClientLink {
             _ => return None,
         };
         let status = match self.to_pool(request.key.pg.pool) {
-            Some(Permission::ReadWrite) => return None,
+            Some(permission) if permission.may_write() => return None,
             None => Status::Forbidden,
-            Some(Permission::Read) if is_change => Status::Forbidden,
-            Some(Permission::Read) => {
+            Some(_) if is_change => Status::Forbidden,
+            Some(_) => {
                 // A generation that nobody vouches for would fence whoever writes.
                 let known = volumes.of_layer(request.key.layer).map(|volume| volume.vouched);
                 if known.is_some_and(|known| request.generation <= known) {
@@ -205,7 +205,7 @@ impl Links {
             return Err(LinkError::OutOfTurn("the volume to fence is not known here yet"));
         };
         match credential.principal.access.to_pool(state.pool) {
-            Some(Permission::ReadWrite) => Ok(()),
+            Some(permission) if permission.may_write() => Ok(()),
             _ => Err(credential.must_not("fence that volume")),
         }
     }
