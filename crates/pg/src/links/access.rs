@@ -330,6 +330,18 @@ mod tests {
     }
 
     #[test]
+    fn who_manages_the_volumes_of_a_pool_writes_to_them_and_fences_others() {
+        let mut alone = Alone::new();
+        let manager = Access::Pools(BTreeMap::from([(PG.pool, Permission::Manage)]));
+        greet(&mut alone, LINK, "host", manager, CLIENT).unwrap();
+        let now = request(&alone, 1);
+        assert_eq!(status(&mut alone, &now.encode(Kind::Zero)), Status::Ok);
+        assert_eq!(status(&mut alone, &now.encode(Kind::Read)), Status::Ok);
+        let fence = Fence { request: 1, volume: VOLUME, generation: Generation(9) };
+        alone.osd.handle_bytes(alone.now, LINK, &fence.encode(Kind::Fence), &mut alone.io).unwrap();
+    }
+
+    #[test]
     fn a_key_reaches_its_pools_and_no_other() {
         let mut alone = Alone::new();
         let other = Access::Pools(BTreeMap::from([(PoolId(2), Permission::ReadWrite)]));
