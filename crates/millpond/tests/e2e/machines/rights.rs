@@ -33,12 +33,12 @@ fn a_key_that_manages_a_pool_makes_and_changes_its_volumes_from_afar_and_no_othe
         "pool create other",
         "volume create theirs 64MiB --pool other",
         "volume create their-trash 64MiB --pool other",
-        "volume rm their-trash",
+        "volume rm their-trash --keep never",
         "volume snapshot create disk@s theirs@s",
         "volume clone disk@s copy",
         "volume meta set disk owner mail",
         "volume create lies 64MiB",
-        "volume rm lies",
+        "volume rm lies --keep never",
     ] {
         hosts.run_on(0, &format!("millpond {line}"));
     }
