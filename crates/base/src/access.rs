@@ -3,7 +3,7 @@
 use crate::ids::{NodeId, PoolId};
 use crate::limits::{Limited, Limits};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
@@ -96,14 +96,54 @@ impl<'de> Deserialize<'de> for PublicKey {
 
 /// Somebody who may connect, under a name that is unique in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "PrincipalEntry", into = "PrincipalEntry")]
 pub struct Principal {
     /// Proves who it is.
     pub public_key: PublicKey,
     /// What it may do.
     pub access: Access,
     /// How much it may do.
-    #[serde(default, skip_serializing_if = "Limits::is_none")]
     pub limits: Limits,
+}
+
+/// A principal as the registry has it. Versions that know of no [`Permission::Manage`] could not read a map in which one is; so a
+/// pool whose volumes it may change is one that it reads and writes, and is named beside that.
+#[derive(Serialize, Deserialize)]
+struct PrincipalEntry {
+    public_key: PublicKey,
+    access: Access,
+    #[serde(default, skip_serializing_if = "Limits::is_none")]
+    limits: Limits,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    manages: BTreeSet<PoolId>,
+}
+
+impl From<PrincipalEntry> for Principal {
+    fn from(entry: PrincipalEntry) -> Principal {
+        let PrincipalEntry { public_key, mut access, limits, manages } = entry;
+        if let Access::Pools(pools) = &mut access {
+            let written = |(pool, permission): &(&PoolId, &mut Permission)| {
+                **permission == Permission::ReadWrite && manages.contains(pool)
+            };
+            pools.iter_mut().filter(written).for_each(|(_, permission)| *permission = Permission::Manage);
+        }
+        Principal { public_key, access, limits }
+    }
+}
+
+impl From<Principal> for PrincipalEntry {
+    fn from(principal: Principal) -> PrincipalEntry {
+        let Principal { public_key, mut access, limits } = principal;
+        let mut manages = BTreeSet::new();
+        if let Access::Pools(pools) = &mut access {
+            let managed = pools.iter_mut().filter(|(_, permission)| permission.may_manage());
+            for (pool, permission) in managed {
+                *permission = Permission::ReadWrite;
+                manages.insert(*pool);
+            }
+        }
+        PrincipalEntry { public_key, access, limits, manages }
+    }
 }
 
 impl Principal {
@@ -136,6 +176,22 @@ pub enum Permission {
     Read,
     /// Read and write them.
     ReadWrite,
+    /// Read and write them, and make, change and remove them.
+    Manage,
+}
+
+impl Permission {
+    /// Whether volumes may be written to, and those fenced who wrote before.
+    #[must_use]
+    pub fn may_write(self) -> bool {
+        self >= Permission::ReadWrite
+    }
+
+    /// Whether volumes may be made, changed and removed.
+    #[must_use]
+    pub fn may_manage(self) -> bool {
+        self >= Permission::Manage
+    }
 }
 
 impl Access {
@@ -144,7 +200,7 @@ impl Access {
     pub fn to_pool(&self, pool: PoolId) -> Option<Permission> {
         match self {
             Access::Node(_) | Access::Monitor => None,
-            Access::Admin => Some(Permission::ReadWrite),
+            Access::Admin => Some(Permission::Manage),
             Access::Pools(pools) => pools.get(&pool).copied(),
         }
     }
@@ -169,7 +225,40 @@ mod tests {
         let access = Access::Pools(BTreeMap::from([(PoolId(1), Permission::Read)]));
         assert_eq!(access.to_pool(PoolId(1)), Some(Permission::Read));
         assert_eq!(access.to_pool(PoolId(2)), None);
-        assert_eq!(Access::Admin.to_pool(PoolId(2)), Some(Permission::ReadWrite));
+        assert_eq!(Access::Admin.to_pool(PoolId(2)), Some(Permission::Manage));
         assert_eq!(Access::Monitor.to_pool(PoolId(1)), None);
+    }
+
+    #[test]
+    fn each_permission_implies_those_below_it() {
+        let all = [Permission::Read, Permission::ReadWrite, Permission::Manage];
+        assert!(all.is_sorted());
+        let may = all.map(|permission| (permission.may_write(), permission.may_manage()));
+        assert_eq!(may, [(false, false), (true, false), (true, true)]);
+    }
+
+    #[test]
+    fn who_manages_a_pool_reads_and_writes_it_for_a_version_that_knows_of_no_more() {
+        let access = Access::Pools(BTreeMap::from([
+            (PoolId(1), Permission::Read),
+            (PoolId(2), Permission::ReadWrite),
+            (PoolId(3), Permission::Manage),
+        ]));
+        let principal = Principal::new(PublicKey([0; PUBLIC_KEY_BYTES]), access);
+        let text = serde_json::to_string(&principal).unwrap();
+        assert!(text.ends_with(
+            r#""access":{"pools":{"1":"read","2":"read_write","3":"read_write"}},"manages":[3]}"#
+        ));
+        assert_eq!(serde_json::from_str::<Principal>(&text).unwrap(), principal);
+        // That a pool is named there raises no other access.
+        for (access, manages, read) in [
+            (r#"{"pools":{"1":"read"}}"#, "[1,2]", r#"{"pools":{"1":"read"}}"#),
+            (r#""monitor""#, "[1]", r#""monitor""#),
+        ] {
+            let key = PublicKey([0; PUBLIC_KEY_BYTES]);
+            let text = format!(r#"{{"public_key":"{key}","access":{access},"manages":{manages}}}"#);
+            let principal: Principal = serde_json::from_str(&text).unwrap();
+            assert_eq!(serde_json::to_string(&principal.access).unwrap(), read);
+        }
     }
 }

@@ -7,6 +7,8 @@
 //!   own is hidden by one.
 //! - Having others fenced, by a newer generation, takes the right to write; so who only reads attaches a volume beside others
 //!   only.
+//! - It makes, changes and removes volumes of those pools that its key manages: by a [`Cluster`] that finds no others, and whose
+//!   every transaction is under the condition below (`change.rs`).
 //! - Its leases are those that were granted to its key. Which these are stands in the registry, and ends with them; so it may
 //!   go on at another node.
 //! - That the key may still do so is a condition of each change: who is removed from the registry changes nothing any more,
@@ -91,6 +93,10 @@ impl Visitor {
         ))
     }
 
+    fn was_changed<T>(&self) -> Result<T> {
+        self.forbidden("its access was changed a moment ago; connect again")
+    }
+
     async fn take_turn(&self, share: &Share, requests: u32) -> Result<(), RegistryError> {
         let Some(wait) = share.take(requests) else {
             let reason = "more is asked with this key than a node does for one".to_owned();
@@ -171,8 +177,10 @@ impl Share {
 }
 
 /// A key that a client came with, and what it may do with the volumes of pools.
+#[derive(Debug)]
 pub(super) struct Bearer {
     pub(super) name: String,
+    visitor: Arc<Visitor>,
     pools: BTreeMap<PoolId, Permission>,
     /// That it may still do so.
     pub(super) unchanged: Compare,
@@ -193,12 +201,54 @@ impl Bearer {
         }
     }
 
+    /// Whether it may make, change and remove volumes at all.
+    fn may_manage_some(&self) -> Result<()> {
+        match self.pools.values().any(|permission| permission.may_manage()) {
+            true => Ok(()),
+            false => self.manages_not("its key does not make or change volumes"),
+        }
+    }
+
+    /// Whether it may make volumes in a pool.
+    pub(super) fn may_manage_pool(&self, id: PoolId, name: &str) -> Result<()> {
+        match self.pools.get(&id) {
+            Some(permission) if permission.may_manage() => Ok(()),
+            _ => self.manages_not(&format!("its key does not make volumes in pool {name}")),
+        }
+    }
+
+    /// Whether it may change a volume, and remove it.
+    pub(super) fn may_manage(&self, info: &VolumeInfo) -> Result<()> {
+        match self.permission(info)? {
+            permission if permission.may_manage() => Ok(()),
+            _ => self.manages_not(&format!("its key does not change volume {}", info.name)),
+        }
+    }
+
+    fn manages_not<T>(&self, what: &str) -> Result<T> {
+        self.forbidden(format!(
+            "{what}; one that does is made by an owner: `millpond auth add NAME --pool P --manage`"
+        ))
+    }
+
+    /// Whether it still may do so.
+    pub(super) async fn check_unchanged(&self, registry: &dyn Registry) -> Result<()> {
+        match registry.txn(Txn::new().when(self.unchanged.clone())).await?.succeeded {
+            true => Ok(()),
+            false => self.visitor.was_changed(),
+        }
+    }
+
+    /// Waits for its turn to have more asked of the registry than the question counts for.
+    pub(super) async fn take_turn(&self, requests: u32) -> Result<()> {
+        Ok(self.visitor.take_turn(&self.visitor.requests, requests).await?)
+    }
+
     /// Whether it may have a volume in that way.
     pub(super) fn may_attach(&self, info: &VolumeInfo, shared: bool) -> Result<()> {
         match self.permission(info)? {
-            Permission::ReadWrite => Ok(()),
-            Permission::Read if shared => Ok(()),
-            Permission::Read => self.forbidden(format!(
+            permission if permission.may_write() || shared => Ok(()),
+            _ => self.forbidden(format!(
                 "its key only reads volume {}, beside others: attach it with --shared",
                 info.name
             )),
@@ -208,8 +258,8 @@ impl Bearer {
     /// Whether it may have those fenced who had a volume before.
     pub(super) fn may_fence(&self, info: &VolumeInfo) -> Result<()> {
         match self.permission(info)? {
-            Permission::ReadWrite => Ok(()),
-            Permission::Read => self.forbidden(format!(
+            permission if permission.may_write() => Ok(()),
+            _ => self.forbidden(format!(
                 "its key only reads volume {}, and somebody who wrote to it has not detached; attach it first with a key that \
                  may write",
                 info.name
@@ -339,10 +389,18 @@ impl Clerk {
         let entry = self.cluster.registry.get(&key).await?;
         let now = entry.as_ref().and_then(|entry| serde_json::from_slice(entry.value.as_bytes()).ok());
         if now.as_ref() != Some(&visitor.principal) {
-            return visitor.forbidden("its access was changed a moment ago; connect again");
+            return visitor.was_changed();
         }
         let unchanged = Compare::unchanged(key, entry.as_ref());
-        Ok(Some(Bearer { name: visitor.name.clone(), pools: pools.clone(), unchanged }))
+        let (name, pools, visitor) = (visitor.name.clone(), pools.clone(), visitor.clone());
+        Ok(Some(Bearer { name, visitor, pools, unchanged }))
+    }
+
+    /// The cluster, for changes of volumes: of those that the key may change, while it may.
+    pub(super) async fn managed(&self) -> Result<Cluster> {
+        let Some(bearer) = self.bearer().await? else { return Ok(self.cluster.clone()) };
+        bearer.may_manage_some()?;
+        Ok(self.cluster.for_bearer(bearer))
     }
 
     pub(super) fn check_description(&self, description: &str) -> Result<()> {

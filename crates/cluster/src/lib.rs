@@ -58,6 +58,7 @@
 //! last; groups without a pool are not part of the map.
 
 mod attach;
+mod change;
 mod clerk;
 mod current;
 mod error;
@@ -89,6 +90,7 @@ mod vantage;
 mod volumes;
 
 pub use attach::{AttachRecord, Attachment};
+pub use change::{Changed, VolumeChange};
 pub use clerk::{Clerk, Visitor};
 pub use current::{Known, MapFollower, keep_map};
 pub use error::{ClusterError, check_name};
@@ -99,8 +101,8 @@ pub use migration::{Migrated, Migration, MigrationError, leased, reclaim};
 pub use pools::check_pg;
 pub use presence::{MoveRecord, Presence};
 pub use question::{
-    Attach, Attachments, Detach, Drives, Fenced, Grant, HttpServers, Identify, KeepAlive, Manager, Question,
-    Resume, Revoke, StandsStill,
+    Attach, Attachments, ChangeVolumes, Detach, Drives, Fenced, Grant, HttpServers, Identify, KeepAlive,
+    Manager, Metadata, Question, Resume, Revoke, StandsStill,
 };
 pub use replacement::{Replacement, SlotOsd};
 pub use schedules::{ScheduleChange, WantedSchedule};
@@ -110,8 +112,10 @@ pub use snapshots::{Standstill, VOLUMES_AT_ONCE_MAX, WantedSnapshot};
 pub use targets::TargetChange;
 pub use vantage::{Vantage, all_places};
 
+use attach::by;
 use base::ClusterId;
 use base::map::ClusterMap;
+use clerk::Bearer;
 use registry::Value;
 use registry::{Compare, KeyValue, Operation, OperationResult, Registry, Txn};
 use serde::Serialize;
@@ -127,13 +131,20 @@ type Result<T, E = ClusterError> = std::result::Result<T, E>;
 #[derive(Clone)]
 pub struct Cluster {
     registry: Arc<dyn Registry>,
+    /// Who came with a key that is no owner's, if it is for such a one that volumes are changed: see `change.rs`.
+    bearer: Option<Arc<Bearer>>,
 }
 
 impl Cluster {
     /// The cluster in `registry`.
     #[must_use]
     pub fn new(registry: Arc<dyn Registry>) -> Cluster {
-        Cluster { registry }
+        Cluster { registry, bearer: None }
+    }
+
+    /// The same cluster, as far as volumes of it may be changed by who came with a key.
+    fn for_bearer(&self, bearer: Bearer) -> Cluster {
+        Cluster { registry: self.registry.clone(), bearer: Some(Arc::new(bearer)) }
     }
 
     /// The registry, for leases.
@@ -222,17 +233,24 @@ impl Cluster {
         decoded.collect()
     }
 
-    /// Performs a transaction if the cluster is in this registry; false if something it was decided by has changed.
+    /// Performs a transaction if the cluster is in this registry, and the key may still for which it is done, if it is for one;
+    /// false if something it was decided by has changed.
     ///
     /// # Errors
-    /// As [`Self::id`]; those of the registry.
+    /// As [`Self::id`]; [`RegistryError::Forbidden`](registry::RegistryError::Forbidden); those of the registry.
     async fn commit(&self, txn: Txn) -> Result<bool> {
-        let txn = txn.when(Cluster::is_here()).otherwise(Operation::get(keys::CLUSTER));
+        let bearer = self.bearer.as_deref();
+        let txn = by(bearer, txn).when(Cluster::is_here()).otherwise(Operation::get(keys::CLUSTER));
         let done = self.registry.txn(txn).await?;
         match done.results.last() {
-            Some(OperationResult::Got(None)) if !done.succeeded => Err(self.absence().await),
-            _ => Ok(done.succeeded),
+            Some(OperationResult::Got(None)) if !done.succeeded => return Err(self.absence().await),
+            _ if done.succeeded => return Ok(true),
+            _ => {}
         }
+        if let Some(bearer) = bearer {
+            bearer.check_unchanged(&*self.registry).await?;
+        }
+        Ok(false)
     }
 
     /// Performs operations in as few transactions as their number allows.

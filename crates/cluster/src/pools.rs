@@ -283,6 +283,7 @@ impl Cluster {
     pub(super) async fn find_pool(&self, name: &str) -> Result<(PoolId, Compare)> {
         let named: Read<PoolId> = self.read(&keys::pool_name(name)).await?;
         let id = named.value.ok_or_else(|| ClusterError::NoSuchPool { name: name.to_owned() })?;
+        self.bearer.as_ref().map_or(Ok(()), |bearer| bearer.may_manage_pool(id, name))?;
         Ok((id, named.unchanged()))
     }
 
@@ -295,7 +296,10 @@ impl Cluster {
             let id = named.value.ok_or_else(no_such_volume)?;
             let read: Read<VolumeInfo> = self.read(&keys::volume(id)).await?;
             match read.value.clone() {
-                Some(info) if info.is_listed() && info.name == name => return Ok((id, read, info)),
+                Some(info) if info.is_listed() && info.name == name => {
+                    self.check_managed(&info)?;
+                    return Ok((id, read, info));
+                }
                 // Between the two readings it was renamed, removed, or put into the trash; the name may be another's by now.
                 _ => found = Some(id),
             }

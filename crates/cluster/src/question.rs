@@ -1,6 +1,8 @@
 //! What a client asks of a cluster. It asks a [`Clerk`], its own or that of a node: who may ask what is decided there.
 
-use super::{AttachRecord, Attachment, Clerk, HttpRecord, ManagerRecord, Read, Result, keys};
+use super::{
+    AttachRecord, Attachment, Changed, Clerk, HttpRecord, ManagerRecord, Read, Result, VolumeChange, keys,
+};
 use base::map::{Stillness, VolumeInfo};
 use base::{ClientId, ClusterId, Generation, OsdId, PublicKey, VolumeId};
 use registry::LeaseId;
@@ -139,6 +141,18 @@ questions! {
         let mut records = clerk.cluster.attachments(volume).await?;
         clerk.mask(&mut records);
         Ok(records)
+    }
+
+    /// A change of volumes, where the key may change all of those that it is about.
+    ChangeVolumes { change: VolumeChange }
+    "change-volumes" -> Changed, const COST: u32 = 20; const IS_REPEATABLE: bool = false; |clerk| {
+        clerk.managed().await?.change_volumes(change).await
+    }
+
+    /// [`Cluster::metadata`](super::Cluster::metadata), of a volume that the key may change.
+    Metadata { volume: String }
+    "metadata" -> BTreeMap<String, String>, const COST: u32 = 5; |clerk| {
+        clerk.managed().await?.metadata(&volume).await
     }
 
     /// Who manages the cluster, and the key of that node.

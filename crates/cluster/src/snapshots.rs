@@ -17,6 +17,7 @@ use base::map::{SnapshotInfo, Stillness, VolumeInfo};
 use base::schedule::Schedule;
 use base::{ClientId, CutId, LayerId, VolumeId};
 use registry::{LeaseId, Operation, Txn};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Volumes of which snapshots are made at one moment. Four conditions each fit in what an etcd takes as one transaction.
@@ -25,11 +26,15 @@ pub const VOLUMES_AT_ONCE_MAX: usize = 24;
 const STANDSTILL_LIMIT: Duration = Duration::from_secs(1);
 /// How long a standstill lasts at most should whoever asked for it die.
 const STANDSTILL_TTL: Duration = Duration::from_secs(5);
+/// Entries that are read of a volume so that its clients are asked to stand still.
+const STOP_READS: u32 = 8;
+/// Ranges that are read of a volume to see whether its clients stand still.
+const LOOK_READS: u32 = 3;
 /// The pause before it is looked again who stands still.
 const LOOK_PAUSE: Duration = Duration::from_millis(2);
 
 /// A snapshot that is to be made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WantedSnapshot {
     /// Of which volume, by name.
     pub volume: String,
@@ -90,6 +95,14 @@ impl Cluster {
         wanted: &[WantedSnapshot],
         at_unix_seconds: u64,
     ) -> Result<Vec<LayerId>> {
+        check_wanted(wanted)?;
+        if let Some(bearer) = &self.bearer {
+            bearer.take_turn(reads(STOP_READS, wanted)).await?;
+            // For who may not, nothing is begun.
+            for one in wanted {
+                self.find_volume(&one.volume).await?;
+            }
+        }
         let lease = self.registry.lease_grant(STANDSTILL_TTL).await?.id;
         let taken = self.take_under(lease, schedule, wanted, at_unix_seconds).await;
         // With the lease what asks clients to stand still is gone, if it is there still. It ends by itself, too.
@@ -114,7 +127,7 @@ impl Cluster {
             let mut standstill = match self.begin_standstill(wanted, number, lease).await {
                 // Somebody else is making one.
                 Err(ClusterError::Contended { .. }) if tokio::time::Instant::now() < deadline => {
-                    tokio::time::sleep(LOOK_PAUSE).await;
+                    self.pause(reads(STOP_READS, wanted)).await?;
                     continue;
                 }
                 begun => begun?,
@@ -131,7 +144,7 @@ impl Cluster {
                 if tokio::time::Instant::now() >= deadline {
                     return Err(ClusterError::NotStill { volume, holder: holder.description });
                 }
-                tokio::time::sleep(LOOK_PAUSE).await;
+                self.pause(reads(LOOK_READS, wanted)).await?;
             }
             if let Some(layers) = self.commit_snapshots(&standstill, at_unix_seconds).await? {
                 return Ok(layers);
@@ -141,6 +154,16 @@ impl Cluster {
                 return Err(ClusterError::Contended { what: what.collect::<Vec<_>>().join(", ") });
             }
             self.end_standstill(&standstill).await?;
+        }
+    }
+
+    /// Waits until it is looked again, which takes so many requests of the registry: whoever came with a key has its share of
+    /// these.
+    async fn pause(&self, requests: u32) -> Result<()> {
+        tokio::time::sleep(LOOK_PAUSE).await;
+        match &self.bearer {
+            Some(bearer) => bearer.take_turn(requests).await,
+            None => Ok(()),
         }
     }
 
@@ -422,6 +445,11 @@ impl Cluster {
         let bears_it = found.value.as_ref().is_some_and(|info| info.name == name);
         if bears_it { Ok((id, named, found)) } else { Err(missing()) }
     }
+}
+
+/// How many entries are read of all volumes, at so many of each.
+fn reads(of_each: u32, wanted: &[WantedSnapshot]) -> u32 {
+    of_each * wanted.len() as u32
 }
 
 fn check_wanted(wanted: &[WantedSnapshot]) -> Result<()> {

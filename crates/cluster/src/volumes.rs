@@ -28,8 +28,8 @@ impl Cluster {
         check_name("volume", name)?;
         check_bytes(name, bytes)?;
         for _ in 0..ATTEMPTS_MAX {
-            let named = self.free_name(name).await?;
             let (pool, pool_there) = self.find_pool(pool).await?;
+            let named = self.free_name(name).await?;
             let next: Read<u64> = self.read(keys::NEXT_VOLUME).await?;
             let (number, used) = next.take(1);
             let id = VolumeId(number);
@@ -263,6 +263,7 @@ impl Cluster {
 
     async fn find_in_trash(&self, id: VolumeId) -> Result<(Read<VolumeInfo>, VolumeInfo)> {
         let read: Read<VolumeInfo> = self.read(&keys::volume(id)).await?;
+        read.value.as_ref().map_or(Ok(()), |info| self.check_managed(info))?;
         let lies_there = |info: &VolumeInfo| info.trashed.is_some() && !info.removed;
         let info = read.value.clone().filter(lies_there).ok_or(ClusterError::NotInTrash { volume: id })?;
         Ok((read, info))

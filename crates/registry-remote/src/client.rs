@@ -5,6 +5,7 @@ use crate::nodes::Nodes;
 use crate::protocol::{CALL, Failure, WATCH, WatchQuestion};
 use async_trait::async_trait;
 use auth::Identity;
+use cluster::ClusterError;
 use registry::implement::{Answer, Caller, PROBE, Request};
 use registry::{Connect, DEFAULT_TIMEOUT, Endpoints, Registry, RegistryError, Revision, Watch, WatchBatch};
 use std::fmt;
@@ -61,7 +62,11 @@ impl RemoteRegistry {
 fn of_registry(failure: Failure, link: &Link) -> RegistryError {
     match failure {
         Failure::Registry(error) => error,
-        Failure::Refused(reason) => RegistryError::Protocol { registry: link.place.clone(), reason },
+        // A registry knows of no volumes.
+        failure => {
+            let reason = ClusterError::from(failure).to_string();
+            RegistryError::Protocol { registry: link.place.clone(), reason }
+        }
     }
 }
 

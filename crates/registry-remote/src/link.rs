@@ -228,6 +228,9 @@ impl Link {
         let (first, lines) = asked?;
         let answer = match lines.status {
             StatusCode::OK => serde_json::from_slice(&first).map_err(|error| error.to_string()),
+            status @ (StatusCode::NOT_FOUND | StatusCode::UNPROCESSABLE_ENTITY) => Err(format!(
+                "{status}, as an older version does that does not know what is asked (upgrade all nodes to that of this program)"
+            )),
             status => Err(format!("{status}: {}", String::from_utf8_lossy(&first))),
         };
         match answer {

@@ -39,12 +39,28 @@ pub(crate) enum Failure {
     Registry(RegistryError),
     /// In words.
     Refused(String),
+    /// [`ClusterError::VolumeExists`]. For this and the others below whoever asked knows what to do next.
+    VolumeExists {
+        name: String,
+    },
+    /// [`ClusterError::StillCut`].
+    StillCut {
+        name: String,
+    },
+    /// [`ClusterError::Unsettled`].
+    Unsettled {
+        volume: String,
+        holder: String,
+    },
 }
 
 impl From<ClusterError> for Failure {
     fn from(error: ClusterError) -> Failure {
         match error {
             ClusterError::Registry(error) => Failure::Registry(error),
+            ClusterError::VolumeExists { name } => Failure::VolumeExists { name },
+            ClusterError::StillCut { name } => Failure::StillCut { name },
+            ClusterError::Unsettled { volume, holder } => Failure::Unsettled { volume, holder },
             error => Failure::Refused(error.to_string()),
         }
     }
@@ -55,6 +71,9 @@ impl From<Failure> for ClusterError {
         match failure {
             Failure::Registry(error) => error.into(),
             Failure::Refused(reason) => ClusterError::Refused { reason },
+            Failure::VolumeExists { name } => ClusterError::VolumeExists { name },
+            Failure::StillCut { name } => ClusterError::StillCut { name },
+            Failure::Unsettled { volume, holder } => ClusterError::Unsettled { volume, holder },
         }
     }
 }

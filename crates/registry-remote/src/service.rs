@@ -12,8 +12,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Json, Router};
 use cluster::{
-    Attach, Attachments, Clerk, Detach, Drives, Fenced, Grant, HttpServers, Identify, KeepAlive, Manager,
-    Question, Resume, Revoke, StandsStill,
+    Attach, Attachments, ChangeVolumes, Clerk, Detach, Drives, Fenced, Grant, HttpServers, Identify,
+    KeepAlive, Manager, Metadata, Question, Resume, Revoke, StandsStill,
 };
 use registry::implement::{PROBE, Request, check_prefix, perform};
 use registry::{Operation, Registry, RegistryError, Revision, Txn, Watch};
@@ -44,6 +44,7 @@ pub fn router() -> Router {
         with::<Attach>(with::<Resume>(with::<Detach>(with::<Fenced>(with::<StandsStill>(with::<
             Attachments,
         >(desk))))));
+    let desk = with::<ChangeVolumes>(with::<Metadata>(desk));
     let desk = with::<Manager>(with::<HttpServers>(with::<Drives>(desk)));
     let desk = desk.layer(DefaultBodyLimit::max(QUESTION_BYTES_MAX));
     registry.merge(desk).layer(Extension(Pulse::default()))

@@ -10,8 +10,8 @@ use axum::Extension;
 use base::map::{DeviceClass, NodeInfo};
 use base::{Access, ClientId, ClusterId, Encryption, NodeId, OsdUuid, Permission, Principal, VolumeId};
 use cluster::{
-    Attach, Attachment, Attachments, Clerk, Cluster, ClusterError, Detach, Grant, Identify, KeepAlive,
-    Resume, Visitor,
+    Attach, Attachment, Attachments, ChangeVolumes, Changed, Clerk, Cluster, ClusterError, Detach, Grant,
+    Identify, KeepAlive, Resume, Revoke, Visitor, VolumeChange, WantedSnapshot,
 };
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -616,6 +616,41 @@ async fn a_change_whose_answer_is_lost_is_reported_as_unknown() {
 }
 
 #[tokio::test]
+async fn volumes_are_changed_through_a_node_by_who_manages_them_and_what_is_to_be_done_next_is_understood() {
+    let (cluster, writer) = cluster_and_client().await;
+    let create = |name: &str| {
+        let (name, pool) = (name.to_owned(), "ours".to_owned());
+        ChangeVolumes { change: VolumeChange::Create { name, pool, bytes: 1 << 30 } }
+    };
+    let served = ServedByNode::new(writer).await;
+    let refused = served.desk().await.ask(create("b")).await.unwrap_err();
+    assert!(matches!(refused, ClusterError::Registry(RegistryError::Forbidden { .. })), "{refused}");
+    let pool = cluster.map().await.unwrap().pool_named("ours").unwrap().0;
+    let access = Access::Pools([(pool, Permission::Manage)].into());
+    let principal = Principal::new(identity().public(), access);
+    cluster.put_principal("host", &principal).await.unwrap();
+    let manager = Clerk::for_visitor(cluster.clone(), Arc::new(Visitor::new("host".into(), principal)));
+    let served = ServedByNode::new(manager).await;
+    let desk = served.desk().await;
+    let Changed::Volume(volume) = desk.ask(create("b")).await.unwrap() else { panic!("it is made") };
+    assert_eq!(desk.map().await.unwrap().volume_named("b").unwrap().0, volume);
+    let refused = desk.ask(create("b")).await.unwrap_err();
+    assert!(matches!(&refused, ClusterError::VolumeExists { name } if name == "b"), "{refused}");
+    let change = async |change| desk.ask(ChangeVolumes { change }).await;
+    let resize = |bytes| VolumeChange::Resize { name: "b".to_owned(), bytes, allow_shrink: true };
+    assert_eq!(change(resize(1 << 20)).await.unwrap(), Changed::Done);
+    let refused = change(resize(1 << 30)).await.unwrap_err();
+    assert!(matches!(&refused, ClusterError::StillCut { name } if name == "b"), "{refused}");
+    // Who had it is gone without a word.
+    let lease = desk.ask(Grant { ttl: Duration::from_secs(10) }).await.unwrap();
+    desk.ask(attach(1, lease)).await.unwrap();
+    desk.ask(Revoke { lease }).await.unwrap();
+    let wanted = vec![WantedSnapshot { volume: "a".to_owned(), name: "s".to_owned() }];
+    let refused = change(VolumeChange::TakeSnapshots { wanted, at_unix_seconds: 5 }).await.unwrap_err();
+    assert!(matches!(&refused, ClusterError::Unsettled { volume, .. } if volume == "a"), "{refused}");
+}
+
+#[tokio::test]
 async fn a_server_of_another_version_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("registry.sock");
@@ -628,7 +663,9 @@ async fn a_server_of_another_version_is_named() {
         }
     });
     let error = RemoteRegistry::connect(&socket, Duration::from_millis(300)).await.err().unwrap();
-    assert!(error.to_string().contains("404") && error.to_string().contains("versions"), "{error}");
+    for words in ["404", "versions", "upgrade all nodes"] {
+        assert!(error.to_string().contains(words), "{error}");
+    }
     server.abort();
 }
 

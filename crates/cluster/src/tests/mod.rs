@@ -6,6 +6,7 @@ mod osds;
 mod places;
 mod removed_pools;
 mod replacement;
+mod rights;
 
 use super::*;
 use base::map::{

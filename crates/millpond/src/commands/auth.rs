@@ -24,6 +24,7 @@ pub enum AuthCommand {
     /// Make a key for a client, in a file that is to be handed to it
     #[command(after_help = "Examples:\n  millpond auth add vm-host-1 --pool default --rw\n  \
                             millpond auth add backup --pool default --pool archive --ro --out backup.key\n  \
+                            millpond auth add vm-hosts --pool vms --manage\n  \
                             millpond auth add alice --admin\n  millpond auth add prometheus --monitor\n\n\
                             Whoever has the file can act as that client: hand it over on a safe way.\n\
                             `millpond nbd disk --key vm-host-1.key` uses it on a host of the cluster; `millpond auth \
@@ -76,16 +77,19 @@ pub struct AddArguments {
     )]
     pools: Vec<String>,
     /// It may read and write them
-    #[arg(long, conflicts_with = "ro", required_unless_present_any = ["ro", "admin", "monitor"])]
+    #[arg(long, conflicts_with = "ro", required_unless_present_any = ["ro", "manage", "admin", "monitor"])]
     rw: bool,
     /// It may only read them
     #[arg(long)]
     ro: bool,
-    /// It may do everything
+    /// It may read and write them, and make, change and remove them
     #[arg(long, conflicts_with_all = ["rw", "ro"])]
+    manage: bool,
+    /// It may do everything
+    #[arg(long, conflicts_with_all = ["rw", "ro", "manage"])]
     admin: bool,
     /// It may ask how the cluster is, and do nothing
-    #[arg(long, conflicts_with_all = ["rw", "ro", "admin"])]
+    #[arg(long, conflicts_with_all = ["rw", "ro", "manage", "admin"])]
     monitor: bool,
     /// The file to write the secret key to [default: NAME.key]
     #[arg(long, value_name = "PATH")]
@@ -139,6 +143,7 @@ impl PrincipalView {
                 let words = self.pools.iter().map(|(pool, permission)| match permission {
                     Permission::Read => format!("read {pool}"),
                     Permission::ReadWrite => format!("read and write {pool}"),
+                    Permission::Manage => format!("manage {pool}"),
                 });
                 words.collect::<Vec<_>>().join(", ")
             }
@@ -185,13 +190,17 @@ pub fn run(command: &AuthCommand, directory: &Path) -> anyhow::Result<()> {
 
 /// Lets in a new client.
 async fn add(cluster: &Cluster, arguments: &AddArguments, out: &Path) -> anyhow::Result<PrincipalView> {
-    let AddArguments { name, pools, ro, admin, monitor, .. } = arguments;
+    let AddArguments { name, pools, ro, manage, admin, monitor, .. } = arguments;
     let map = cluster.map().await?;
     let access = match (admin, monitor) {
         (true, _) => Access::Admin,
         (_, true) => Access::Monitor,
         _ => {
-            let permission = if *ro { Permission::Read } else { Permission::ReadWrite };
+            let permission = match (ro, manage) {
+                (true, _) => Permission::Read,
+                (_, true) => Permission::Manage,
+                _ => Permission::ReadWrite,
+            };
             let named = pools.iter().map(|name| match map.pool_named(name) {
                 Some((id, _)) => Ok((id, permission)),
                 None => Err(ClusterError::NoSuchPool { name: name.clone() }),
@@ -277,5 +286,7 @@ mod tests {
         assert_eq!(may(Access::Node(NodeId(1))), "is a node");
         let pools = BTreeMap::from([(PoolId(1), Permission::Read), (PoolId(9), Permission::ReadWrite)]);
         assert_eq!(may(Access::Pools(pools)), "read fast, read and write pool.9 (removed)");
+        let pools = BTreeMap::from([(PoolId(1), Permission::Manage)]);
+        assert_eq!(may(Access::Pools(pools)), "manage fast");
     }
 }

@@ -79,6 +79,7 @@ fn join(token: &ClientToken, directory: &Directory) -> anyhow::Result<()> {
             match permission {
                 Permission::Read => format!("those of pool {pool}, to read them"),
                 Permission::ReadWrite => format!("those of pool {pool}, to read and write them"),
+                Permission::Manage => format!("those of pool {pool}, to use, make, change and remove them"),
             }
         };
         let may = match &principal.access {

@@ -22,11 +22,12 @@ use base::duration::{Limit, about};
 use base::map::ClusterMap;
 use base::units::ByteSize;
 use clap::Subcommand;
-use cluster::{Attachments, Cluster, ClusterError};
+use cluster::{Attachments, ChangeVolumes, Changed, ClusterError, VolumeChange};
 use export::ExportArguments;
-use health::view::{self, AttachmentView, PgHealth, PgView, VolumeDetail, VolumeView};
+use health::view::{self, AttachmentView, PgHealth, PgView, TrashedVolumeView, VolumeDetail, VolumeView};
 use import::ImportArguments;
 use meta::MetaCommand;
+use registry::RegistryError;
 use registry_remote::Desk;
 use snapshot::{SnapshotCommand, SnapshotName};
 use std::path::Path;
@@ -249,10 +250,8 @@ purge NAME` frees its space. How long it is kept is measured by the clock of the
 pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
     match command {
         VolumeCommand::Create { name, size, pool, json } => {
-            let volume = access::with_cluster(directory, async |cluster| {
-                cluster.create_volume(name, pool, size.0).await?;
-                find(&cluster.map().await?, name)
-            })?;
+            let create = VolumeChange::Create { name: name.clone(), pool: pool.clone(), bytes: size.0 };
+            let volume = change_and_find(directory, create, name)?;
             tell(&volume, *json, &format!("volume {name} made: {size} in pool {pool}"))
         }
         VolumeCommand::Ls(arguments) => {
@@ -264,17 +263,18 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
             output::show(*json, &detail, || info(&detail))
         }
         VolumeCommand::Resize { name, size, allow_shrink, json } => {
-            let volume = access::with_cluster_and_inquiry(directory, async |cluster, inquiry| {
-                resize(cluster, inquiry, name, *size, *allow_shrink).await?;
-                find(&cluster.map().await?, name)
+            let volume = access::with_inquiry(directory, async |inquiry| {
+                resize(inquiry, name, *size, *allow_shrink).await?;
+                find(&inquiry.desk().map().await?, name)
             })?;
             tell(&volume, *json, &format!("volume {name} has {size} now"))
         }
         VolumeCommand::Rename { name, new, json } => {
-            let volume = access::with_cluster(directory, async |cluster| {
-                find(&cluster.map().await?, name)?;
-                cluster.rename_volume(name, new).await?;
-                find(&cluster.map().await?, new)
+            let volume = access::with_desk(directory, async |desk| {
+                find(&desk.map().await?, name)?;
+                let rename = VolumeChange::Rename { name: name.clone(), new: new.clone() };
+                desk.ask(ChangeVolumes { change: rename }).await?;
+                find(&desk.map().await?, new)
             })?;
             tell(&volume, *json, &format!("volume {name} is called {new} now"))
         }
@@ -290,10 +290,9 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
         VolumeCommand::Export(arguments) => export::run(arguments, directory),
         VolumeCommand::Import(arguments) => import::run(arguments, directory),
         VolumeCommand::Clone { snapshot, new, json } => {
-            let volume = access::with_cluster(directory, async |cluster| {
-                cluster.clone_volume(&snapshot.volume, &snapshot.snapshot, new).await?;
-                find(&cluster.map().await?, new)
-            })?;
+            let SnapshotName { volume, snapshot: name } = snapshot.clone();
+            let clone = VolumeChange::Clone { volume, snapshot: name, name: new.clone() };
+            let volume = change_and_find(directory, clone, new)?;
             tell(&volume, *json, &format!("volume {new} made: it holds what {snapshot} holds"))
         }
         VolumeCommand::Flatten { name, stop: true, .. } => lineage::end_flattening(directory, name),
@@ -306,13 +305,13 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
         }
         VolumeCommand::Meta(command) => meta::run(command, directory),
         VolumeCommand::Rm { name, keep, now, json } => {
-            let volume = access::with_cluster(directory, async |cluster| {
-                let volume = find(&cluster.map().await?, name)?;
-                if *now {
-                    cluster.remove_volume(name).await?;
-                } else {
-                    cluster.trash_volume(name, trash::from_now(*keep)).await?;
-                }
+            let volume = access::with_desk(directory, async |desk| {
+                let volume = find(&desk.map().await?, name)?;
+                let change = match now {
+                    true => VolumeChange::Remove { name: name.clone() },
+                    false => trash::from_now(name, *keep),
+                };
+                desk.ask(ChangeVolumes { change }).await?;
                 Ok(volume)
             })?;
             let what = match (*now, *keep) {
@@ -334,30 +333,24 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
             output::show(arguments.json, &volumes, || trash::table(&volumes, since_1970()))
         }
         VolumeCommand::Restore { which, new, json } => {
-            let volume = access::with_cluster(directory, async |cluster| {
-                let found = which.find(view::trash(&cluster.map().await?))?;
-                match cluster.restore_volume(found.volume, new.as_deref()).await {
+            let volume = access::with_desk(directory, async |desk| {
+                let found = which.find(view::trash(&desk.map().await?))?;
+                let restore = VolumeChange::Restore { id: found.volume, name: new.clone() };
+                match desk.ask(ChangeVolumes { change: restore }).await {
                     Err(error @ ClusterError::VolumeExists { .. }) if new.is_none() => {
                         bail!("{error}: `millpond volume restore --id {} --as NEW`", found.volume.0)
                     }
                     restored => restored?,
-                }
-                find(&cluster.map().await?, new.as_deref().unwrap_or(&found.name))
+                };
+                find(&desk.map().await?, new.as_deref().unwrap_or(&found.name))
             })?;
             tell(&volume, *json, &format!("volume {} is back", volume.name))
         }
         VolumeCommand::Purge { which, all, json } => {
-            let purged = access::with_cluster(directory, async |cluster| {
-                let trash = view::trash(&cluster.map().await?);
+            let purged = access::with_desk(directory, async |desk| {
+                let trash = view::trash(&desk.map().await?);
                 let meant = if *all { trash } else { vec![which.find(trash)?] };
-                let mut purged = Vec::new();
-                for volume in meant {
-                    // Or somebody restored it since, or it is purged by now.
-                    if cluster.purge_volume(volume.volume, volume.generation).await? {
-                        purged.push(volume);
-                    }
-                }
-                Ok(purged)
+                purge(desk, meant, *all).await
             })?;
             output::show(*json, &purged, || match &purged[..] {
                 [] => "nothing was in the trash any more\n".to_owned(),
@@ -368,26 +361,56 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
     }
 }
 
+/// Has something changed, after which there is a volume of that name.
+fn change_and_find(directory: &Path, change: VolumeChange, name: &str) -> anyhow::Result<VolumeView> {
+    access::with_desk(directory, async |desk| {
+        desk.ask(ChangeVolumes { change }).await?;
+        find(&desk.map().await?, name)
+    })
+}
+
+/// Purges volumes; answers those that were. Of all that there are, those are meant that this key may purge, if it may any.
+async fn purge(
+    desk: &Desk,
+    meant: Vec<TrashedVolumeView>,
+    are_all: bool,
+) -> anyhow::Result<Vec<TrashedVolumeView>> {
+    let (mut purged, mut refusal) = (Vec::new(), None);
+    for volume in meant {
+        let change = VolumeChange::Purge { id: volume.volume, generation: volume.generation };
+        match desk.ask(ChangeVolumes { change }).await {
+            Ok(Changed::Done) => purged.push(volume),
+            // Somebody restored it since, or it is purged by now.
+            Ok(_) => {}
+            Err(error @ ClusterError::Registry(RegistryError::Forbidden { .. })) if are_all => {
+                refusal = Some(error);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match refusal {
+        Some(refusal) if purged.is_empty() => Err(refusal.into()),
+        _ => Ok(purged),
+    }
+}
+
 /// Changes a volume's size. If what it held beyond its end is still being deleted, it waits for that.
-async fn resize(
-    cluster: &Cluster,
-    inquiry: &Inquiry,
-    name: &str,
-    size: ByteSize,
-    allow_shrink: bool,
-) -> anyhow::Result<()> {
-    let began = Instant::now();
+async fn resize(inquiry: &Inquiry, name: &str, size: ByteSize, allow_shrink: bool) -> anyhow::Result<()> {
+    let (began, desk) = (Instant::now(), inquiry.desk());
     let mut has_said = false;
     loop {
-        match cluster.resize_volume(name, size.0, allow_shrink).await {
+        let change = VolumeChange::Resize { name: name.to_owned(), bytes: size.0, allow_shrink };
+        match desk.ask(ChangeVolumes { change }).await {
             Err(ClusterError::StillCut { .. }) if began.elapsed() < CUT_PATIENCE => {}
             Err(error @ ClusterError::StillCut { .. }) => {
-                let map = cluster.map().await?;
-                let pool = map.volume_named(name).map(|(_, info)| info.pool);
-                let holds_up = what_holds_up(&inquiry.pgs().await?, pool);
+                let pool = desk.map().await?.volume_named(name).map(|(_, info)| info.pool);
+                let holds_up = match lineage::groups(inquiry).await? {
+                    Some(groups) => what_holds_up(&groups, pool),
+                    None => "an owner of the cluster sees which are not; say it again later".to_owned(),
+                };
                 bail!("{error}. That was waited for {} s: {holds_up}", CUT_PATIENCE.as_secs());
             }
-            done => return Ok(done?),
+            done => return Ok(done.map(drop)?),
         }
         if !has_said {
             output::notice(&format!(

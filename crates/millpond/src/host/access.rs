@@ -6,7 +6,7 @@ use crate::host::settings::Settings;
 use anyhow::{Context, bail};
 use auth::SecretKey;
 use base::{Access, ClusterId, Principal};
-use cluster::{Cluster, ClusterError, Identify};
+use cluster::{ChangeVolumes, Changed, Cluster, ClusterError, Identify, VolumeChange};
 use node::Location;
 use registry::Connect;
 use registry_remote::{Desk, DeskPlace};
@@ -73,6 +73,11 @@ pub fn with_desk<T>(path: &Path, work: impl AsyncFnOnce(&Desk) -> anyhow::Result
         require_expected(&settings, &directory, &registry, desk.ask(Identify {})).await?;
         work(&desk).await
     })
+}
+
+/// Has volumes changed, as far as the key may that the directory at `path` holds.
+pub fn change(path: &Path, change: VolumeChange) -> anyhow::Result<Changed> {
+    with_desk(path, async |desk| Ok(desk.ask(ChangeVolumes { change }).await?))
 }
 
 /// Runs `work` with what is needed to ask how the cluster is that the directory at `path` leads to.

@@ -80,7 +80,7 @@ impl ClientLink {
     /// What it may do with the volumes of a pool, if anything.
     fn to_pool(&self, pool: PoolId) -> Option<Permission> {
         match &self.credential {
-            None => Some(Permission::ReadWrite),
+            None => Some(Permission::Manage),
             Some(credential) => credential.principal.access.to_pool(pool),
         }
     }
@@ -97,10 +97,10 @@ impl ClientLink {
             _ => return None,
         };
         let status = match self.to_pool(request.key.pg.pool) {
-            Some(Permission::ReadWrite) => return None,
+            Some(permission) if permission.may_write() => return None,
             None => Status::Forbidden,
-            Some(Permission::Read) if is_change => Status::Forbidden,
-            Some(Permission::Read) => {
+            Some(_) if is_change => Status::Forbidden,
+            Some(_) => {
                 // A generation that nobody vouches for would fence whoever writes.
                 let known = volumes.of_layer(request.key.layer).map(|volume| volume.vouched);
                 if known.is_some_and(|known| request.generation <= known) {
@@ -205,7 +205,7 @@ impl Links {
             return Err(LinkError::OutOfTurn("the volume to fence is not known here yet"));
         };
         match credential.principal.access.to_pool(state.pool) {
-            Some(Permission::ReadWrite) => Ok(()),
+            Some(permission) if permission.may_write() => Ok(()),
             _ => Err(credential.must_not("fence that volume")),
         }
     }
@@ -327,6 +327,18 @@ mod tests {
         let fence = Fence { request: 1, volume: VOLUME, generation: Generation(9) };
         let fenced = alone.osd.handle_bytes(alone.now, LINK, &fence.encode(Kind::Fence), &mut alone.io);
         assert!(matches!(fenced, Err(LinkError::NotAllowed { .. })), "{fenced:?}");
+    }
+
+    #[test]
+    fn who_manages_the_volumes_of_a_pool_writes_to_them_and_fences_others() {
+        let mut alone = Alone::new();
+        let manager = Access::Pools(BTreeMap::from([(PG.pool, Permission::Manage)]));
+        greet(&mut alone, LINK, "host", manager, CLIENT).unwrap();
+        let now = request(&alone, 1);
+        assert_eq!(status(&mut alone, &now.encode(Kind::Zero)), Status::Ok);
+        assert_eq!(status(&mut alone, &now.encode(Kind::Read)), Status::Ok);
+        let fence = Fence { request: 1, volume: VOLUME, generation: Generation(9) };
+        alone.osd.handle_bytes(alone.now, LINK, &fence.encode(Kind::Fence), &mut alone.io).unwrap();
     }
 
     #[test]

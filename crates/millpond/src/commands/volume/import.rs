@@ -1,6 +1,7 @@
 //! `millpond volume import`: a volume made of a stream, or brought to what a stream leads to.
 
 use super::export::{WINDOW_BYTES, check_versions, layer_of};
+use super::snapshot::take_snapshots;
 use crate::host::access;
 use crate::host::directory::Directory;
 use crate::host::readiness::FIRST_POOL;
@@ -11,7 +12,7 @@ use anyhow::{Context, bail, ensure};
 use base::LayerId;
 use base::units::ByteSize;
 use clap::Args;
-use cluster::{WantedSnapshot, check_name};
+use cluster::{ChangeVolumes, VolumeChange, WantedSnapshot, check_name};
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
@@ -60,9 +61,8 @@ pub fn run(arguments: &ImportArguments, path: &Path) -> anyhow::Result<()> {
             ),
         }
     }
-    access::with_cluster(path, async |cluster| {
-        Ok(cluster.resize_volume(volume, subject.bytes, true).await?)
-    })?;
+    let resize = VolumeChange::Resize { name: volume.clone(), bytes: subject.bytes, allow_shrink: true };
+    access::change(path, resize)?;
     while worker.bytes() != subject.bytes {
         worker.turn()?;
     }
@@ -115,8 +115,8 @@ fn look_through(input: &File) -> anyhow::Result<Subject> {
 /// Makes the volume if there is none, and looks whether what is there can be what the stream goes on from.
 fn prepare(path: &Path, volume: &str, pool: &str, subject: &Subject) -> anyhow::Result<()> {
     subject.to.as_deref().map_or(Ok(()), |to| check_name("snapshot", to))?;
-    access::with_cluster(path, async |cluster| {
-        let map = cluster.map().await?;
+    access::with_desk(path, async |desk| {
+        let map = desk.map().await?;
         check_versions(&map)?;
         let known = map.volume_named(volume);
         match (known, &subject.from) {
@@ -130,7 +130,9 @@ fn prepare(path: &Path, volume: &str, pool: &str, subject: &Subject) -> anyhow::
                 "there is no volume {volume}, and this is only what changed since its snapshot {from}; import what leads to that first"
             ),
             (None, None) => {
-                cluster.create_volume(volume, pool, subject.bytes).await?;
+                let (name, pool) = (volume.to_owned(), pool.to_owned());
+                let change = VolumeChange::Create { name, pool, bytes: subject.bytes };
+                desk.ask(ChangeVolumes { change }).await?;
                 Ok(())
             }
         }
@@ -205,12 +207,8 @@ fn apply(input: &File, worker: &mut Worker) -> anyhow::Result<(u64, u64)> {
 fn take_snapshot(path: &Path, worker: &mut Worker, volume: &str, name: &str) -> anyhow::Result<()> {
     let wanted = WantedSnapshot { volume: volume.to_owned(), name: name.to_owned() };
     std::thread::scope(|scope| {
-        let taking = scope.spawn(|| {
-            access::with_cluster(path, async |cluster| {
-                let now = output::time::since_1970().as_secs();
-                Ok(cluster.take_snapshots(&[wanted], now).await?)
-            })
-        });
+        let taking = scope
+            .spawn(|| access::with_desk(path, async |desk| Ok(take_snapshots(desk, vec![wanted]).await?)));
         while !taking.is_finished() {
             worker.turn()?;
         }

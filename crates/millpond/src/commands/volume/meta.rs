@@ -4,6 +4,7 @@ use crate::host::access;
 use crate::output::{self, table};
 use anyhow::Context;
 use clap::Subcommand;
+use cluster::{Metadata, VolumeChange};
 use std::path::Path;
 
 /// What can be done with what is noted beside a volume.
@@ -50,7 +51,9 @@ pub enum MetaCommand {
 pub fn run(command: &MetaCommand, directory: &Path) -> anyhow::Result<()> {
     match command {
         MetaCommand::Ls { name, json } => {
-            let noted = access::with_cluster(directory, async |cluster| Ok(cluster.metadata(name).await?))?;
+            let noted = access::with_desk(directory, async |desk| {
+                Ok(desk.ask(Metadata { volume: name.clone() }).await?)
+            })?;
             output::show(*json, &noted, || match noted.is_empty() {
                 true => "nothing is noted\n".to_owned(),
                 false => {
@@ -63,17 +66,21 @@ pub fn run(command: &MetaCommand, directory: &Path) -> anyhow::Result<()> {
             })
         }
         MetaCommand::Get { name, key } => {
-            let noted = access::with_cluster(directory, async |cluster| Ok(cluster.metadata(name).await?))?;
+            let noted = access::with_desk(directory, async |desk| {
+                Ok(desk.ask(Metadata { volume: name.clone() }).await?)
+            })?;
             let value = noted.get(key).with_context(|| {
                 format!("nothing is noted under {key:?}; `millpond volume meta ls {name}` lists what is")
             })?;
             output::print_line(value)
         }
-        MetaCommand::Set { name, key, value } => access::with_cluster(directory, async |cluster| {
-            Ok(cluster.set_metadata(name, key, value).await?)
-        }),
+        MetaCommand::Set { name, key, value } => {
+            let (volume, key, value) = (name.clone(), key.clone(), value.clone());
+            access::change(directory, VolumeChange::SetMetadata { volume, key, value }).map(drop)
+        }
         MetaCommand::Rm { name, key } => {
-            access::with_cluster(directory, async |cluster| Ok(cluster.remove_metadata(name, key).await?))
+            let (volume, key) = (name.clone(), key.clone());
+            access::change(directory, VolumeChange::RemoveMetadata { volume, key }).map(drop)
         }
     }
 }

@@ -10,8 +10,9 @@ use base::LayerId;
 use base::map::ClusterMap;
 use base::units::ByteSize;
 use clap::Subcommand;
-use cluster::{Cluster, ClusterError, WantedSnapshot};
+use cluster::{ChangeVolumes, Changed, ClusterError, VolumeChange, WantedSnapshot};
 use health::view::{self, SnapshotView};
+use registry_remote::Desk;
 use ring::ReactorOptions;
 use std::fmt;
 use std::path::Path;
@@ -140,9 +141,12 @@ pub fn run(command: &SnapshotCommand, directory: &Path) -> anyhow::Result<()> {
             output::show(*json, &snapshots, || list(&snapshots, since_1970()))
         }
         SnapshotCommand::Rename { snapshot: SnapshotName { volume, snapshot }, new } => {
-            access::with_cluster(directory, async |cluster| {
-                Ok(cluster.rename_snapshot(volume, snapshot, new).await?)
-            })?;
+            let rename = VolumeChange::RenameSnapshot {
+                volume: volume.clone(),
+                name: snapshot.clone(),
+                new: new.clone(),
+            };
+            access::change(directory, rename)?;
             output::print_line(&format!("snapshot {volume}@{snapshot} is called {volume}@{new} now"))
         }
         SnapshotCommand::Protect { snapshot } => {
@@ -154,9 +158,11 @@ pub fn run(command: &SnapshotCommand, directory: &Path) -> anyhow::Result<()> {
             output::print_line(&format!("snapshot {snapshot} can be removed now"))
         }
         SnapshotCommand::Rm { snapshot, json } => {
-            let removed = access::with_cluster(directory, async |cluster| {
-                let removed = find_snapshot(&cluster.map().await?, snapshot)?;
-                cluster.remove_snapshot(&snapshot.volume, &snapshot.snapshot).await?;
+            let removed = access::with_desk(directory, async |desk| {
+                let removed = find_snapshot(&desk.map().await?, snapshot)?;
+                let SnapshotName { volume, snapshot: name } = snapshot.clone();
+                let change = VolumeChange::RemoveSnapshot { volume, name };
+                desk.ask(ChangeVolumes { change }).await?;
                 Ok(removed)
             })?;
             output::show(*json, &removed, || format!("snapshot {snapshot} removed\n"))
@@ -170,9 +176,9 @@ fn create(snapshots: &[SnapshotName], fence: bool, path: &Path) -> anyhow::Resul
         .iter()
         .map(|one| WantedSnapshot { volume: one.volume.clone(), name: one.snapshot.clone() })
         .collect();
-    let take = async |cluster: &Cluster| {
-        let layers = cluster.take_snapshots(&wanted, since_1970().as_secs()).await?;
-        let map = cluster.map().await?;
+    let take = async |desk: &Desk| {
+        let layers = take_snapshots(desk, wanted.clone()).await?;
+        let map = desk.map().await?;
         let is_made = |one: &SnapshotView, layer: &LayerId| one.number == layer.number();
         let view = |layer: LayerId| {
             view::snapshots(&map, layer.volume()).into_iter().find(|one| is_made(one, &layer))
@@ -182,7 +188,7 @@ fn create(snapshots: &[SnapshotName], fence: bool, path: &Path) -> anyhow::Resul
     };
     let (mut settled, began) = (0, Instant::now());
     loop {
-        let error = match access::with_cluster(path, take) {
+        let error = match access::with_desk(path, take) {
             Ok(made) => return Ok(made),
             Err(error) => error,
         };
@@ -202,6 +208,19 @@ fn create(snapshots: &[SnapshotName], fence: bool, path: &Path) -> anyhow::Resul
     }
 }
 
+/// Makes snapshots at one moment, by the clock of this machine.
+pub(super) async fn take_snapshots(
+    desk: &Desk,
+    wanted: Vec<WantedSnapshot>,
+) -> Result<Vec<LayerId>, ClusterError> {
+    let change = VolumeChange::TakeSnapshots { wanted, at_unix_seconds: since_1970().as_secs() };
+    match desk.ask(ChangeVolumes { change }).await? {
+        Changed::Snapshots(layers) => Ok(layers),
+        // No version answers so.
+        _ => Ok(Vec::new()),
+    }
+}
+
 /// Attaches a volume for a moment, so that nobody is served any more who had it before and fell silent.
 fn settle(volume: &str, directory: &Directory) -> anyhow::Result<()> {
     let options = SessionOptions {
@@ -216,9 +235,8 @@ fn settle(volume: &str, directory: &Directory) -> anyhow::Result<()> {
 }
 
 fn protect(directory: &Path, name: &SnapshotName, protected: bool) -> anyhow::Result<()> {
-    access::with_cluster(directory, async |cluster| {
-        Ok(cluster.protect_snapshot(&name.volume, &name.snapshot, protected).await?)
-    })
+    let SnapshotName { volume, snapshot: name } = name.clone();
+    access::change(directory, VolumeChange::ProtectSnapshot { volume, name, protected }).map(drop)
 }
 
 fn find_snapshot(map: &ClusterMap, name: &SnapshotName) -> anyhow::Result<SnapshotView> {

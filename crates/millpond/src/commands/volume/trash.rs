@@ -4,19 +4,19 @@ use crate::output::table;
 use crate::output::time::{ago, since_1970};
 use anyhow::{Context, bail};
 use base::duration::{Limit, about};
-use base::map::Trashed;
 use base::units::ByteSize;
 use clap::Args;
+use cluster::VolumeChange;
 use health::view::TrashedVolumeView;
 use std::time::Duration;
 
-/// In the trash from now on, for so long.
-pub(super) fn from_now(keep: Limit) -> Trashed {
+/// That a volume lies in the trash from now on, for so long.
+pub(super) fn from_now(name: &str, keep: Limit) -> VolumeChange {
     let keep_seconds = match keep {
         Limit::Never => None,
         Limit::Seconds(seconds) => Some(seconds),
     };
-    Trashed { at_unix_seconds: since_1970().as_secs(), keep_seconds, until_unix_seconds: None }
+    VolumeChange::Trash { name: name.to_owned(), at_unix_seconds: since_1970().as_secs(), keep_seconds }
 }
 
 /// Which volume in the trash is meant.
@@ -138,7 +138,9 @@ mod tests {
 
     #[test]
     fn what_is_kept_for_ever_has_no_end() {
-        let keeps = [Limit::Seconds(60), Limit::Never].map(|limit| from_now(limit).keep_seconds);
-        assert_eq!(keeps, [Some(60), None]);
+        for (limit, keeps) in [(Limit::Seconds(60), Some(60)), (Limit::Never, None)] {
+            let change = from_now("disk", limit);
+            assert!(matches!(change, VolumeChange::Trash { keep_seconds, .. } if keep_seconds == keeps));
+        }
     }
 }

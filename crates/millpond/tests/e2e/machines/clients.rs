@@ -31,7 +31,7 @@ const STORMING: usize = 24;
 const ATTACHED_MEANWHILE: usize = 3;
 
 /// Makes a key on a host and joins with its token as a client.
-fn client(hosts: &Hosts, name: &str, access: &str) -> Site {
+pub(super) fn client(hosts: &Hosts, name: &str, access: &str) -> Site {
     let key = hosts.scratch().join(format!("{name}.key"));
     hosts.run_on(0, &format!("millpond auth add {name} {access} --out {}", path(&key)));
     let token = hosts.run_on(1, &format!("millpond auth token {}", path(&key)));
@@ -114,8 +114,8 @@ fn a_client_with_a_token_needs_no_etcd_and_outlives_the_nodes_that_serve_it() {
 
     let vm_host = client(&hosts, "vm-host", "--pool default --rw");
     names(&vm_host.run(&["volume", "ls"]), &["disk"]);
-    vm_host.refused(&["volume", "create", "x", "64MiB"], &["vm-host may not do that", "--admin"]);
-    for change in [&["rm", "disk"][..], &["rename", "disk", "x"], &["purge", "--all"]] {
+    vm_host.refused(&["volume", "create", "x", "64MiB"], &["vm-host may not do that", "--manage"]);
+    for change in [&["rm", "disk"][..], &["rename", "disk", "x"], &["limit", "disk", "--none"]] {
         vm_host.refused(&[&["volume"], change].concat(), &["vm-host may not do that"]);
     }
     vm_host.refused(&["osd", "out", "0", "--allow-fewer-copies"], &["vm-host may not do that"]);

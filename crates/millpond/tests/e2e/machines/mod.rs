@@ -6,4 +6,5 @@ mod clients;
 mod grow;
 mod join;
 mod partitions;
+mod rights;
 mod trouble;
