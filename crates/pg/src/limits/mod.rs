@@ -15,8 +15,8 @@
 //! again, and what comes then is paid for. So nobody ties up memory by having a limit. What waits of one volume is in nobody
 //! else's way, nor are writes in that of reads: each has a line of its own.
 //!
-//! Clients that are to stand still, so that a snapshot can be made, have their changes back that wait here, and none waits until they
-//! go on.
+//! Changes of clients that are to stand still, so that a snapshot can be made, do not wait: what they began is to end. They count all the
+//! same, and what comes later waits for that.
 //!
 //! A client hears each second that its oldest request waits: who hears nothing at all takes a connection for a dead one.
 
@@ -186,8 +186,6 @@ impl Paid {
 pub(crate) enum Admitted {
     Begins,
     Waits,
-    /// It does not begin, nor wait here: its client may try it again.
-    Not,
     /// As many wait as may: it stays in its connection.
     Stays,
 }
@@ -272,7 +270,7 @@ impl Throttle {
             }
         }
         for volume in map.still.keys() {
-            self.recall(*volume, now);
+            self.hurry(*volume, now);
         }
         self.due.retain(|of| self.limits.contains_key(of));
         self.buckets.retain(|of, _| self.limits.contains_key(of));
@@ -288,21 +286,29 @@ impl Throttle {
         }
     }
 
-    /// The clients of a volume are to stand still: what waits of their changes is theirs again, and was not begun.
-    fn recall(&mut self, volume: VolumeId, now: Instant) {
-        let mut recalled = Vec::new();
+    /// The clients of a volume are to stand still, and what they began is to end: it begins now, and what comes later waits for it.
+    fn hurry(&mut self, volume: VolumeId, now: Instant) {
+        let mut hurried = Vec::new();
         for of in self.meters.keys().copied().collect::<Vec<_>>() {
             self.change(of, now, |meter| {
                 meter.drop_from_lines(|waiting| {
                     let is_its = waiting.way() == CHANGES && waiting.volume() == volume;
                     if is_its {
-                        recalled.push(*waiting);
+                        hurried.push(*waiting);
                     }
                     is_its
                 });
             });
         }
-        self.ready.extend(recalled);
+        hurried.into_iter().for_each(|waiting| self.lets_begin(waiting, now));
+    }
+
+    /// What waited begins, and counts.
+    fn lets_begin(&mut self, waiting: Waiting, now: Instant) {
+        let all = [Some(Limited::Volume(waiting.volume())), waiting.key];
+        self.begins(all, waiting.way(), waiting.cost(), now);
+        self.pay(waiting.link, name_of(&waiting.request, waiting.kind), waiting.cost(), now);
+        self.ready.push_back(waiting);
     }
 
     /// Changes the meter of a limit, which may be a new one. None: there is no such limit.
@@ -407,10 +413,7 @@ impl Throttle {
                     self.change(of, now, Meter::wants_less);
                     self.change(other, now, |meter| meter.wait(waiting));
                 }
-                None => {
-                    self.begins(all, way, waiting.cost(), now);
-                    return Some(waiting);
-                }
+                None => return Some(waiting),
             }
         }
     }
@@ -449,13 +452,11 @@ impl Throttle {
         if self.was_paid(link, name_of(request, kind), cost, now) {
             return Admitted::Begins;
         }
-        let Some(of) = self.lacking(all, way, cost, now) else {
+        let lacking = self.lacking(all, way, cost, now);
+        let Some(of) = lacking.filter(|_| way == READS || !is_still) else {
             self.begins(all, way, cost, now);
             return Admitted::Begins;
         };
-        if way == CHANGES && is_still {
-            return Admitted::Not;
-        }
         let tenant = links.tenants.of(link);
         if !self.may_wait(link, tenant) {
             return Admitted::Stays;
@@ -565,8 +566,7 @@ impl Throttle {
         for of in &due {
             for way in [READS, CHANGES] {
                 while let Some(waiting) = self.next_to_begin(*of, way, now) {
-                    self.pay(waiting.link, name_of(&waiting.request, waiting.kind), waiting.cost(), now);
-                    self.ready.push_back(waiting);
+                    self.lets_begin(waiting, now);
                 }
             }
         }

@@ -24,8 +24,6 @@ pub(crate) fn hold_up(
     match cx.rates.limits.admit(cx.links, link, (request, kind), is_still, cx.now) {
         Admitted::Begins => return None,
         Admitted::Stays => return Some(Handled::Stalled),
-        // Its client is about to hear that it is to stand still, and waits for nothing then.
-        Admitted::Not => tell_not_begun(cx, link, request.request, Status::NotActive),
         Admitted::Waits => {
             if let Some(state) = cx.volumes.get_mut(volume) {
                 state.traffic.throttled += 1;
