@@ -397,7 +397,7 @@ const NOTICED_AT: [(Sabotage, u64); 42] = [
     (Sabotage::KeepLog, 1),
     (Sabotage::StaleMend, 391),
     (Sabotage::TrustFetched, 23),
-    (Sabotage::TrustTail, 1451),
+    (Sabotage::TrustTail, 6000),
     (Sabotage::LeaveEarly, 37),
     (Sabotage::FenceAlone, 219),
     (Sabotage::ServeOtherHalf, 4),
