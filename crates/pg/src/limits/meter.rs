@@ -75,6 +75,10 @@ impl Meter {
             operations: kept([iops, own_iops], STASH_OPERATIONS_MAX),
             bytes: kept([bandwidth, own_bandwidth], STASH_BYTES_MAX),
         });
+        for (counted, stash) in self.counted.iter().zip(&mut self.stash.0) {
+            stash.operations = counted.operations.map_or(0, |_| stash.operations);
+            stash.bytes = counted.bytes.map_or(0, |_| stash.bytes);
+        }
         self.is_due = true;
     }
 
@@ -112,7 +116,10 @@ impl Meter {
 
     /// Something begins.
     pub(super) fn begins(&mut self, way: usize, cost: Amount) {
-        self.stash.0[way].take_off(cost);
+        // What no limit counts is owed to none that is set later.
+        let (counted, stash) = (self.counted[way], &mut self.stash.0[way]);
+        stash.operations -= counted.operations.map_or(0, |_| cost.operations);
+        stash.bytes -= counted.bytes.map_or(0, |_| cost.bytes);
         self.is_due = true;
     }
 
@@ -350,6 +357,19 @@ mod tests {
         let later = now + Duration::from_secs(1);
         meter.is_alone_until(later);
         assert!(meter.is_due && !meter.asks_home(now) && meter.asks_home(later));
+    }
+
+    #[test]
+    fn what_no_limit_counted_is_owed_to_none_that_is_set_later() {
+        let now = Instant::default();
+        let mut meter = Meter::new(&Limits { iops: limit(10), ..Limits::default() }, 3, now);
+        (0..100).for_each(|_| meter.begins(CHANGES, BLOCK));
+        meter.heed(&Limits { bandwidth: limit(1 << 20), ..Limits::default() }, 3);
+        let kept = (1 << 20) / 300;
+        let all = Amount { operations: 0, bytes: kept };
+        assert_eq!(meter.asks(None, now), Some((Ways([all; 2]), false)));
+        meter.heed(&Limits { iops: limit(10), ..Limits::default() }, 3);
+        assert_eq!(meter.stash, Ways::default());
     }
 
     #[test]
