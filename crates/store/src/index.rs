@@ -385,12 +385,7 @@ impl Index {
     pub(crate) fn bring(&self, blocks: impl Iterator<Item = (ObjectKey, u16)>) {
         let slot = |(key, block): (ObjectKey, u16)| {
             let layers = self.groups.get(&key.pg)?.objects.get(&place_of(&key))?;
-            let (mut wanted, mut slot) = (Bits::default(), None);
-            wanted.set(block);
-            layers.look_through(0, key.layer.number(), &mut wanted, |_, object, block| {
-                slot = object.slot(block)
-            });
-            slot
+            layers.newest_with(key.layer.number(), block)?.slot(block)
         };
         bring(blocks.filter_map(slot));
     }

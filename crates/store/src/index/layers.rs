@@ -111,6 +111,20 @@ impl Layers {
         Some(object)
     }
 
+    /// What the newest layer holds that holds a block, of those up to that number.
+    pub(super) fn newest_with(&self, newest: u32, block: u16) -> Option<&ObjectIndex> {
+        match self {
+            Layers::One((number, object)) => (*number <= newest && object.has(block)).then_some(object),
+            Layers::Several(several) => {
+                let held = &several.held[usize::from(block) / 64 * several.layers.len()..];
+                let each = several.layers.iter().zip(held).rev();
+                let mut holding =
+                    each.filter(|((number, _), held)| *number <= newest && *held >> (block % 64) & 1 != 0);
+                holding.next().map(|((_, object), _)| &**object)
+            }
+        }
+    }
+
     /// Calls `found` with each of the wanted blocks that a layer from `oldest` to `newest` holds, and what the newest of those
     /// holds. They are not wanted any more then.
     pub(super) fn look_through<'a>(
@@ -205,6 +219,14 @@ mod tests {
         assert_eq!((left.has(5), left.count()), (true, 1));
         assert_eq!(seen(&layers, 1, 6, &all).0, [(3, 1), (3, 2), (3, 900)]);
         assert_eq!(seen(&layers, 0, 0, &all).0, [(0, 1), (0, 4)]);
+        for (newest, block) in [(9, 2), (6, 2), (2, 2), (9, 1), (2, 1), (9, 900), (9, 5)] {
+            let expected = seen(&layers, 0, newest, &[block]).0.first().map(|(number, _)| *number);
+            let found = layers.newest_with(newest, block).map(|object| object as *const ObjectIndex);
+            assert_eq!(
+                found,
+                expected.and_then(|number| layers.get(number)).map(|object| object as *const _)
+            );
+        }
         assert!(seen(&layers, 4, 6, &all).0.is_empty());
     }
 
