@@ -57,6 +57,21 @@ impl Limit {
         let burst = burst.map_or(Ok(0), &number)?;
         Limit::new(number(rate)?, burst).map(Some)
     }
+
+    /// The text of a limit, or of none, as it is parsed.
+    fn show<T: fmt::Display>(
+        limit: Option<Limit>,
+        number: impl Fn(u64) -> T,
+        formatter: &mut fmt::Formatter<'_>,
+    ) -> fmt::Result {
+        match limit {
+            None => formatter.write_str("none"),
+            Some(Limit { per_second, burst: 0 }) => write!(formatter, "{}", number(per_second)),
+            Some(Limit { per_second, burst }) => {
+                write!(formatter, "{}:{}", number(per_second), number(burst))
+            }
+        }
+    }
 }
 
 /// A limit of operations as people write it: `5000` a second, `5000:20000` with so many at once after a pause, or `none`.
@@ -77,11 +92,7 @@ impl FromStr for OperationsLimit {
 
 impl fmt::Display for OperationsLimit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            None => formatter.write_str("none"),
-            Some(Limit { per_second, burst: 0 }) => write!(formatter, "{per_second}"),
-            Some(Limit { per_second, burst }) => write!(formatter, "{per_second}:{burst}"),
-        }
+        Limit::show(self.0, |operations| operations, formatter)
     }
 }
 
@@ -103,13 +114,7 @@ impl FromStr for BytesLimit {
 
 impl fmt::Display for BytesLimit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            None => formatter.write_str("none"),
-            Some(Limit { per_second, burst: 0 }) => write!(formatter, "{}", ByteSize(per_second)),
-            Some(Limit { per_second, burst }) => {
-                write!(formatter, "{}:{}", ByteSize(per_second), ByteSize(burst))
-            }
-        }
+        Limit::show(self.0, ByteSize, formatter)
     }
 }
 

@@ -170,8 +170,7 @@ impl Meter {
     /// What is to be asked for now, of a home that is reached there; and whether that is all, instead of what it was asked for
     /// before.
     pub(super) fn asks(&mut self, on: Option<LinkId>, now: Instant) -> Option<(Ways, bool)> {
-        let is_late = !self.asked.is_none() && now.since(self.heard_at) >= ASKED_FOR;
-        let is_all = on != self.asked_on || is_late || self.asks_all;
+        let is_all = on != self.asked_on || self.is_late(now) || self.asks_all;
         self.asks_all = false;
         if is_all {
             (self.asked, self.asked_on) = (Ways::default(), on);
@@ -212,8 +211,12 @@ impl Meter {
 
     /// Some time went by, and the home is reached there.
     pub(super) fn look(&mut self, on: Option<LinkId>, now: Instant) {
-        let is_late = !self.asked.is_none() && now.since(self.heard_at) >= ASKED_FOR;
-        self.is_due |= is_late || on != self.asked_on;
+        self.is_due |= self.is_late(now) || on != self.asked_on;
+    }
+
+    /// Whether nothing came for long of what was asked for.
+    fn is_late(&self, now: Instant) -> bool {
+        !self.asked.is_none() && now.since(self.heard_at) >= ASKED_FOR
     }
 
     /// Those that wait, of each way the first come first.

@@ -40,7 +40,8 @@ pub(crate) fn hold_up(
 pub(crate) fn ask_for_again(cx: &mut Context<'_, impl Io>, waiting: &Waiting) {
     let knows_limits = knows_limits(cx.links, waiting.link);
     let status = if knows_limits { Status::SendAgain } else { Status::NotActive };
-    tell_not_begun(cx, waiting.link, waiting.request.request, status);
+    let details = RefusalDetails { was_not_begun: true, osd: cx.me.id, ..RefusalDetails::default() };
+    cx.io.send(waiting.link, &Outcome::refused(waiting.request.request, status, details));
 }
 
 /// Asks other OSDs, gives to them, and lets begin what may.
@@ -61,11 +62,6 @@ pub(crate) fn tick(cx: &mut Context<'_, impl Io>) {
 
 fn knows_limits(links: &Links, link: LinkId) -> bool {
     matches!(links.get(link), Some(Peer::Client(client)) if client.knows_limits)
-}
-
-fn tell_not_begun(cx: &mut Context<'_, impl Io>, link: LinkId, request: u64, status: Status) {
-    let details = RefusalDetails { was_not_begun: true, osd: cx.me.id, ..RefusalDetails::default() };
-    cx.io.send(link, &Outcome::refused(request, status, details));
 }
 
 #[cfg(test)]
