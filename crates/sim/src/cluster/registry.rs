@@ -5,6 +5,7 @@ mod clones;
 mod removal;
 mod replacement;
 mod snapshots;
+mod volumes;
 
 pub(super) use clones::{family_of, is_clone, volume_id, volume_index};
 pub(super) use snapshots::Look;
@@ -20,7 +21,7 @@ use base::map::{
     Admission, ClusterMap, DeviceClass, OsdInfo, PgConfig, PlacementRule, PoolInfo, Trashed, VolumeInfo,
 };
 use base::status::{OsdStatus, PgState, PgStatus, Statuses};
-use base::{ClientId, Epoch, Generation, Limits, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
+use base::{ClientId, Epoch, Generation, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 use cluster::{Attachment, Cluster, ClusterError, ManagerRecord, MapFollower, TargetChange};
 use manager::Management;
 use manager::decide::Moment;
@@ -718,28 +719,6 @@ impl Registry {
         }
         self.cluster.restore_volume(volume, None).await?;
         self.cluster.trash_volume(name, until(world.random.below(4))).await.map(drop)
-    }
-
-    /// An operator gives a volume another size. False where it is to grow, and waits for what it lost before to be gone.
-    pub(super) fn resize_volume(&mut self, index: usize, bytes: u64, world: &mut World) -> bool {
-        self.set_clock(world);
-        let is_resized = match done(self.cluster.resize_volume(&volume_name(index), bytes, true)) {
-            Ok(()) => true,
-            Err(ClusterError::StillCut { .. }) => false,
-            Err(error) => panic!("a volume cannot be resized: {error}"),
-        };
-        let outcome = if is_resized { "has" } else { "cannot have" };
-        world.story(None, || format!("{} {outcome} {bytes} bytes from now on", volume_name(index)));
-        self.show(world);
-        is_resized
-    }
-
-    /// An operator gives a volume other limits.
-    pub(super) fn limit_volume(&mut self, index: usize, limits: Limits, world: &mut World) {
-        self.set_clock(world);
-        done(self.cluster.limit_volume(&volume_name(index), |set| *set = limits)).expect("it is there");
-        world.story(None, || format!("limits of {}: {limits}", volume_name(index)));
-        self.show(world);
     }
 
     /// The pool that is to be removed is, and its volume before it.
