@@ -11,8 +11,8 @@ use sim::random::Random;
 use std::sync::LazyLock;
 use wire::hostile::{Forger, InUse};
 use wire::{
-    HEADER_BYTES, Kind, MESSAGE_BYTES_MAX, Message, PAYLOAD_BYTES_MAX, Replicate, Request, VERSIONS,
-    WireError, parse, seal,
+    CHANGED_BYTES, HEADER_BYTES, Kind, MESSAGE_BYTES_MAX, Message, PAYLOAD_BYTES_MAX, Replicate, Request,
+    VERSIONS, WireError, parse, seal,
 };
 
 /// Where the kind stands in a header.
@@ -109,8 +109,11 @@ fn check(message: &Message<'_>) {
         }
         Message::Allocated(request) => check_range(request, OBJECT_BYTES),
         Message::Reply(reply) => {
-            let is_bits = reply.checksums.is_empty() && reply.data.len() == OBJECT_BLOCKS / 8;
-            assert!(is_bits || reply.data.len() == reply.checksums.len() * BLOCK_BYTES);
+            let bits = [OBJECT_BLOCKS / 8, CHANGED_BYTES];
+            let has_no_blocks = reply.head.is_space || bits.contains(&reply.data.len());
+            let block_count = if has_no_blocks { 0 } else { reply.data.len() / BLOCK_BYTES };
+            assert_eq!(reply.checksums.len(), block_count);
+            assert!(has_no_blocks || reply.data.len().is_multiple_of(BLOCK_BYTES));
         }
         Message::ReplicateWrite(write) => {
             let count = check_blocks(&write.head);
