@@ -169,6 +169,8 @@ struct TrafficSchema {
     written_bytes: u64,
     /// Those of a volume or of a client that had to wait for a limit.
     throttled: u64,
+    /// Those of a volume that had to wait for their turn, because others were used too.
+    queued: u64,
 }
 
 #[cfg(test)]

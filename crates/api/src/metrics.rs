@@ -278,7 +278,12 @@ impl Families {
             ([("osd", osd.to_string()), ("volume", name.clone())], traffic.throttled)
         });
         let help = "Operations of clients that had to wait at an OSD for a limit of the volume or of a key";
-        writer.counter("millpond_volume_throttled_operations", help, throttled)
+        writer.counter("millpond_volume_throttled_operations", help, throttled)?;
+        let queued = volumes.iter().map(|(osd, name, traffic)| {
+            ([("osd", osd.to_string()), ("volume", name.clone())], traffic.queued)
+        });
+        let help = "Operations of clients that had to wait at an OSD because several volumes wanted more than it does";
+        writer.counter("millpond_volume_queued_operations", help, queued)
     }
 }
 

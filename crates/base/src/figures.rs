@@ -275,6 +275,9 @@ pub struct Traffic {
     /// Those of a volume or of a client that had to wait for a limit before they were taken up.
     #[serde(default)]
     pub throttled: u64,
+    /// Those of a volume that had to wait for their turn, because others were used too.
+    #[serde(default)]
+    pub queued: u64,
 }
 
 impl Traffic {
@@ -307,6 +310,7 @@ impl Traffic {
         self.writes += other.writes;
         self.written_bytes += other.written_bytes;
         self.throttled += other.throttled;
+        self.queued += other.queued;
     }
 
     /// What was counted since an earlier reading. Counts that are smaller than before began anew.
@@ -319,6 +323,7 @@ impl Traffic {
             writes: since(self.writes, earlier.writes),
             written_bytes: since(self.written_bytes, earlier.written_bytes),
             throttled: since(self.throttled, earlier.throttled),
+            queued: since(self.queued, earlier.queued),
         }
     }
 }

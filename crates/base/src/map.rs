@@ -10,6 +10,8 @@ use crate::ids::{
     VolumeId,
 };
 use crate::limits::Limits;
+use crate::profile::{Profile, WorkClass};
+use crate::qos::Qos;
 use crate::recovery::RecoveryShare;
 use crate::schedule::Schedule;
 use serde::{Deserialize, Serialize};
@@ -146,6 +148,9 @@ pub struct VolumeInfo {
     /// How much clients may do with it.
     #[serde(default, skip_serializing_if = "Limits::is_none")]
     pub limits: Limits,
+    /// What it has of OSDs where several volumes want more than these do.
+    #[serde(default, skip_serializing_if = "Qos::is_default")]
+    pub qos: Qos,
     /// It lies in the trash: its name is free, nobody attaches it, and all that it holds is kept until it is purged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trashed: Option<Trashed>,
@@ -264,12 +269,24 @@ pub struct ClusterMap {
     /// Whether what goes between clients and OSDs, and among OSDs, is encrypted.
     #[serde(default)]
     pub encryption: Encryption,
-    /// How much of what OSDs do may be recovery while they serve clients.
+    /// Whom OSDs favour, of clients and work that nobody waits for.
+    #[serde(default)]
+    pub profile: Profile,
+    /// How much of what OSDs do may be recovery while they serve clients: what was set, or what the profile says.
     #[serde(default)]
     pub recovery_share: RecoveryShare,
 }
 
 impl ClusterMap {
+    /// How much of what OSDs do may be work of a class while they serve clients.
+    #[must_use]
+    pub fn share_of(&self, class: WorkClass) -> RecoveryShare {
+        match class {
+            WorkClass::Recovery => self.recovery_share,
+            _ => self.profile.share(class),
+        }
+    }
+
     /// What decides which objects are a group's ([`PgId::holds`]): the number of groups of its pool, counted as if all had
     /// been split that shall be, if it was. `None` without its pool.
     #[must_use]

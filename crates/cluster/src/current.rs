@@ -9,7 +9,9 @@ use base::map::{
     ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo, RemovedPool, SnapshotInfo, Stillness, VolumeInfo,
 };
 use base::schedule::Schedule;
-use base::{ClusterId, Encryption, LayerId, NodeId, OsdId, PgId, PoolId, RecoveryShare, VolumeId};
+use base::{
+    ClusterId, Encryption, LayerId, NodeId, OsdId, PgId, PoolId, Profile, RecoveryShare, VolumeId, WorkClass,
+};
 use registry::{Range, Registry, RegistryError, Revision, Value, Watch};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -41,7 +43,9 @@ pub(super) struct MapParts {
     removed_pools: BTreeMap<PoolId, RemovedPool>,
     principals: BTreeMap<String, Principal>,
     encryption: Encryption,
-    recovery_share: RecoveryShare,
+    /// If it was set beside the profile.
+    recovery_share: Option<RecoveryShare>,
+    profile: Profile,
 }
 
 impl MapParts {
@@ -82,8 +86,9 @@ impl MapParts {
             }
             Some(MapKey::Encryption) => self.encryption = decode_if_any(key, value)?.unwrap_or_default(),
             Some(MapKey::RecoveryShare) => {
-                self.recovery_share = decode_if_any(key, value)?.unwrap_or_default();
+                self.recovery_share = decode_if_any(key, value)?;
             }
+            Some(MapKey::Profile) => self.profile = decode_if_any(key, value)?.unwrap_or_default(),
             // Written by a later version, which does without this one's understanding.
             None => {}
         }
@@ -135,7 +140,8 @@ impl MapParts {
             removed_pools: self.removed_pools.clone(),
             principals: self.principals.clone(),
             encryption: self.encryption,
-            recovery_share: self.recovery_share,
+            profile: self.profile,
+            recovery_share: self.recovery_share.unwrap_or_else(|| self.profile.share(WorkClass::Recovery)),
         })
     }
 }

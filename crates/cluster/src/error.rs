@@ -230,6 +230,31 @@ pub enum ClusterError {
         /// The volume.
         volume: String,
     },
+    /// A reservation is beyond a limit.
+    #[error(
+        "volume {volume}: {reason}; reserve less with `millpond volume qos`, or raise the limits with `millpond volume limit`"
+    )]
+    ReservedMore {
+        /// The volume.
+        volume: String,
+        /// Which, in words.
+        reason: String,
+    },
+    /// More would be reserved than there is.
+    #[error(
+        "{wanted} operations a second cannot be reserved for volume {volume}: there are {left} left. The OSDs together are taken to do \
+         {can}, of which a write takes one for each copy; `millpond cluster capacity` says what that goes by, and changes it"
+    )]
+    TooMuchReserved {
+        /// The volume.
+        volume: String,
+        /// What was to be reserved for it.
+        wanted: u32,
+        /// What can be.
+        left: u64,
+        /// What all OSDs are taken to do, in operations of 4 KiB a second.
+        can: u64,
+    },
     /// An OSD of an older version.
     #[error(
         "no snapshot was made: {osd} runs a version that knows none; start its node with the version of this program first"

@@ -11,6 +11,8 @@ pub(super) const MOVING_IN: &str = "millpond/moving-in";
 pub(super) const MOVED: &str = "millpond/moved";
 pub(super) const ENCRYPTION: &str = "millpond/map/encryption";
 pub(super) const RECOVERY_SHARE: &str = "millpond/map/recovery-share";
+pub(super) const PROFILE: &str = "millpond/map/profile";
+pub(super) const RESERVED: &str = "millpond/reserved";
 pub(super) const NEXT_NODE: &str = "millpond/next/node";
 pub(super) const NEXT_OSD: &str = "millpond/next/osd";
 pub(super) const NEXT_POOL: &str = "millpond/next/pool";
@@ -51,6 +53,7 @@ pub(super) enum MapKey<'a> {
     Principal(&'a str),
     Encryption,
     RecoveryShare,
+    Profile,
 }
 
 impl MapKey<'_> {
@@ -62,6 +65,7 @@ impl MapKey<'_> {
                 "cluster" => Some(MapKey::Cluster),
                 "encryption" => Some(MapKey::Encryption),
                 "recovery-share" => Some(MapKey::RecoveryShare),
+                "profile" => Some(MapKey::Profile),
                 _ => None,
             };
         };
@@ -151,6 +155,7 @@ mod tests {
     fn a_key_of_the_map_reads_back_what_it_names() {
         let pg = PgId { pool: PoolId(3), index: 17 };
         assert_eq!(MapKey::parse(CLUSTER), Some(MapKey::Cluster));
+        assert_eq!(MapKey::parse(PROFILE), Some(MapKey::Profile));
         assert_eq!(MapKey::parse(&node(NodeId(3))), Some(MapKey::Node(NodeId(3))));
         assert_eq!(MapKey::parse(&osd(OsdId(3))), Some(MapKey::Osd(OsdId(3))));
         assert_eq!(MapKey::parse(&up(OsdId(3))), Some(MapKey::Up(OsdId(3))));

@@ -14,6 +14,8 @@
 //! | `millpond/map/target/POOL.INDEX` | the OSDs that shall hold that group, the preferred primary first | with its pool |
 //! | `millpond/map/principal/NAME`    | [`Principal`](base::access::Principal): a public key, and what whoever has it may do | until removed |
 //! | `millpond/map/encryption`        | [`Encryption`](base::Encryption): whether connections are encrypted | for ever |
+//! | `millpond/map/profile`           | [`Profile`](base::Profile): whom OSDs favour | for ever |
+//! | `millpond/reserved`              | a number, one more with each reservation that is made larger | for ever |
 //! | `millpond/map/recovery-share`    | [`RecoveryShare`](base::RecoveryShare): how much of what OSDs do may be recovery | for ever |
 //! | `millpond/map/volume/ID`         | [`VolumeInfo`](base::map::VolumeInfo) | with its pool |
 //! | `millpond/map/snapshot/VOLUME/NUMBER` | [`SnapshotInfo`](base::map::SnapshotInfo): of the layer of that number | until the snapshot is removed |
@@ -74,6 +76,7 @@ mod osds;
 mod pools;
 mod presence;
 mod principals;
+mod qos;
 mod question;
 mod replacement;
 mod schedules;

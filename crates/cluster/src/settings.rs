@@ -2,7 +2,8 @@
 
 use super::current::{self, Known};
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, keys};
-use base::RecoveryShare;
+use base::{Profile, RecoveryShare};
+use registry::Operation;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -10,17 +11,23 @@ use std::time::Duration;
 /// How long an OSD may be down before its data is placed elsewhere, unless something else is set.
 const OSD_OUT_AFTER_SECONDS: u64 = 600;
 
+/// How many operations of 4 KiB an OSD is taken to do in a second, unless something else is set: what one on a modest NVMe drive does
+/// beside others with half of a core. A write counts for each of its copies.
+const OSD_IOPS: u32 = 20_000;
+
 /// What people set for the whole cluster. What they did not set is as if it were the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
     /// How long an OSD may be down before it is taken out, in seconds. 0: for ever.
     pub osd_out_after_seconds: u64,
+    /// How many operations of 4 KiB an OSD is taken to do in a second: what may be reserved goes by it.
+    pub osd_iops: u32,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { osd_out_after_seconds: OSD_OUT_AFTER_SECONDS }
+        Settings { osd_out_after_seconds: OSD_OUT_AFTER_SECONDS, osd_iops: OSD_IOPS }
     }
 }
 
@@ -54,7 +61,31 @@ impl Cluster {
     /// # Errors
     /// Those of the registry, or an entry that cannot be read.
     pub async fn set_recovery_share(&self, share: RecoveryShare) -> Result<bool> {
-        self.change_value(keys::RECOVERY_SHARE, "the share of recovery", |set| *set = share).await
+        for _ in 0..ATTEMPTS_MAX {
+            let read: Read<RecoveryShare> = self.read(keys::RECOVERY_SHARE).await?;
+            if read.value == Some(share) {
+                return Ok(false);
+            }
+            if self.commit(read.replaced_by(&share)).await? {
+                return Ok(true);
+            }
+        }
+        Err(ClusterError::Contended { what: "the share of recovery".to_owned() })
+    }
+
+    /// Has OSDs favour clients, or work that nobody waits for. The share of recovery is what the profile says from then on.
+    ///
+    /// # Errors
+    /// Those of the registry, or an entry that cannot be read.
+    pub async fn set_profile(&self, profile: Profile) -> Result<()> {
+        for _ in 0..ATTEMPTS_MAX {
+            let read: Read<Profile> = self.read(keys::PROFILE).await?;
+            let txn = read.replaced_by(&profile).then(Operation::delete(keys::RECOVERY_SHARE));
+            if self.commit(txn).await? {
+                return Ok(());
+            }
+        }
+        Err(ClusterError::Contended { what: "the profile".to_owned() })
     }
 
     /// Changes a value that is as if it were the default where nobody has set it. Says whether that is a change.

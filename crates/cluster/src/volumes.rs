@@ -12,7 +12,7 @@ use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
 use base::geometry::VOLUME_BYTES_MAX;
 use base::map::{Trashed, VolumeInfo};
 use base::units::ByteSize;
-use base::{ClientId, CutId, Generation, Limits, VolumeId};
+use base::{ClientId, CutId, Generation, VolumeId};
 use registry::{Operation, Txn};
 
 /// Entries beside a volume that its removal deletes in the same transaction.
@@ -122,21 +122,6 @@ impl Cluster {
                 .then(Operation::delete(keys::volume_name(name)));
             if self.commit(txn).await? {
                 return Ok(());
-            }
-        }
-        Err(ClusterError::Contended { what: format!("the volume {name}") })
-    }
-
-    /// Sets how much clients may do with a volume. Answers what is set now.
-    ///
-    /// # Errors
-    /// [`ClusterError::NoSuchVolume`]; those of the registry.
-    pub async fn limit_volume(&self, name: &str, change: impl Fn(&mut Limits)) -> Result<Limits> {
-        for _ in 0..ATTEMPTS_MAX {
-            let (_, read, mut info) = self.find_volume(name).await?;
-            change(&mut info.limits);
-            if self.commit(read.replaced_by(&info)).await? {
-                return Ok(info.limits);
             }
         }
         Err(ClusterError::Contended { what: format!("the volume {name}") })

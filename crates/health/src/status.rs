@@ -168,6 +168,7 @@ impl Picture {
                 id: map.cluster.to_string(),
                 revision: map.revision,
                 encryption: map.encryption,
+                profile: map.profile,
                 recovery_share: map.recovery_share,
             },
             health: verdict::judge(&osds, &pgs, &pools, reports.silence.as_deref())

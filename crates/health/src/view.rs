@@ -11,8 +11,8 @@ use base::schedule::LateSchedule;
 use base::status::{Away, LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, Statuses};
 use base::units::ByteSize;
 use base::{
-    ClusterId, Encryption, Epoch, Generation, LayerId, Limits, NodeId, OsdId, PgId, PoolId, RecoveryShare,
-    VolumeId,
+    ClusterId, Encryption, Epoch, Generation, LayerId, Limits, NodeId, OsdId, PgId, PoolId, Profile, Qos,
+    RecoveryShare, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -321,6 +321,10 @@ pub struct VolumeView {
     #[serde(default, skip_serializing_if = "Limits::is_none")]
     #[schema(value_type = Object)]
     pub limits: Limits,
+    /// What it has of OSDs where several volumes want more than these do: operations a second that are reserved, and its weight.
+    #[serde(default, skip_serializing_if = "Qos::is_default")]
+    #[schema(value_type = Object)]
+    pub qos: Qos,
 }
 
 /// A volume in the trash: `volume trash --json` is a list of these.
@@ -417,6 +421,10 @@ pub struct ClusterView {
     /// Whether what goes between clients and OSDs, and among OSDs, is encrypted: `on` or `off`.
     #[schema(value_type = String)]
     pub encryption: Encryption,
+    /// Whom OSDs favour: `balanced`, `clients`, `recovery` or `background`.
+    #[serde(default)]
+    #[schema(value_type = String)]
+    pub profile: Profile,
     /// How much of what OSDs do may be recovery while they serve clients, in percent.
     #[schema(value_type = u8)]
     pub recovery_share: RecoveryShare,
@@ -665,6 +673,7 @@ pub fn volumes(map: &ClusterMap) -> Vec<VolumeView> {
             parent: info.parent.map(|parent| snapshot_name(map, parent)),
             flattening: info.flatten.is_some(),
             limits: info.limits,
+            qos: info.qos,
         })
         .collect();
     volumes.sort_by(|one, other| one.name.cmp(&other.name));

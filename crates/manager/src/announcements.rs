@@ -28,6 +28,9 @@ pub fn announcements(before: &ClusterMap, now: &ClusterMap) -> Vec<(bool, String
     }
     let removed = before.pools.iter().filter(|(id, _)| !now.pools.contains_key(id));
     said.extend(removed.map(|(_, pool)| (false, format!("pool {} was removed", pool.name))));
+    if before.profile != now.profile {
+        said.push((false, format!("the profile is {}", now.profile)));
+    }
     if before.recovery_share != now.recovery_share {
         said.push((false, format!("the share of recovery is {}", now.recovery_share)));
     }

@@ -15,11 +15,12 @@ use crate::ledger::{Ledger, StagedRecord};
 use crate::limits::Throttle;
 use crate::links::presence::Presence;
 use crate::links::{Awaited, Links, Peer};
+use crate::mclock::Mclock;
 use crate::operation::{Asked, MendReason, OperationId, OperationKind, OperationState, Operations, Purpose};
 use crate::pace::Pace;
 use crate::volumes::Volumes;
 use base::figures::RequestKind;
-use base::{BLOCK_BYTES, BlockRange, ClusterId, Epoch, Instant, LinkId, ObjectKey, OsdId};
+use base::{BLOCK_BYTES, BlockRange, ClusterId, Epoch, Instant, LinkId, ObjectKey, OsdId, WorkClass};
 use std::time::Duration;
 use store::StageError;
 use wire::{Outcome, RefusalDetails, Status};
@@ -154,8 +155,10 @@ impl Turn {
 pub(crate) struct Rates {
     /// Of what is pushed to learners.
     pub(crate) pace: Pace,
-    /// Of what clients ask for.
+    /// Of what clients ask for, by limits.
     pub(crate) limits: Throttle,
+    /// Of what they ask for of several volumes.
+    pub(crate) mclock: Mclock,
 }
 
 /// What several mechanisms need, as an OSD holds it.
@@ -267,6 +270,19 @@ impl<I: Io> Context<'_, I> {
         }
     }
 
+    // Work that no client waits for.
+
+    /// Whether more may be begun of a class of it.
+    pub(crate) fn may_work(&mut self, class: WorkClass) -> bool {
+        self.rates.pace.may_work(self.now, class)
+    }
+
+    /// Something of a class is begun that costs so much.
+    pub(crate) fn work_begins(&mut self, class: WorkClass, cost: u32) {
+        let share = self.volumes.map.share_of(class);
+        self.rates.pace.work_begins(self.now, class, cost, share);
+    }
+
     // Operations.
 
     /// Whether a new operation of these blocks must wait for another.
@@ -332,6 +348,7 @@ impl<I: Io> Context<'_, I> {
 
     /// Has an operation wait again, before all others: for room in the store, or for a block to be mended.
     pub(crate) fn put_back(&mut self, id: OperationId) {
+        self.operations.is_under_way_no_more(id);
         let operation = self.operations.live(id);
         operation.state = OperationState::Waiting;
         let (group, is_read) = (operation.group, operation.kind == OperationKind::Read);

@@ -21,7 +21,7 @@
 //!
 //! Beside them `disk` (the store and its memory), `patience` (whether the drive does anything), `ledger` (what is staged and not
 //! durable), `operation` (one request on its way), `shares` (who has how much of what waits), `volumes` (what the map says),
-//! `damage`, `pace`, `block_set`, `journal` (what is counted and noted), and `view`, which shows all that, in part as `report`s.
+//! `damage`, `pace` and `mclock` (when work and clients' requests begin), `block_set`, `journal` (what is counted and noted), and `view`, which shows all that, in part as `report`s.
 //!
 //! # Invariants
 //! - A write is acknowledged only when every in-sync member has it on stable media.
@@ -46,6 +46,7 @@ mod journal;
 mod ledger;
 mod limits;
 mod links;
+mod mclock;
 mod moves;
 mod operation;
 mod osd;

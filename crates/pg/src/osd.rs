@@ -185,8 +185,8 @@ impl Osd {
         if self.router.reads.is_owing() || self.shared.turn.next_is_due {
             return self.now;
         }
-        let Rates { pace, limits } = &self.shared.rates;
-        let due = [self.router.scrubs.next_at, pace.next_at, limits.next_at()];
+        let Rates { pace, limits, mclock } = &self.shared.rates;
+        let due = [self.router.scrubs.next_at, pace.next_at, limits.next_at(), mclock.next_at];
         due.into_iter().flatten().fold(self.shared.turn.next_tick, Instant::min)
     }
 

@@ -1,6 +1,7 @@
-//! How an OSD that serves clients spaces out what it pushes to its learners: so that it is a share of what it does.
+//! How an OSD that serves clients spaces out the work that none of them waits for: so that each class of it is a share of what it does.
 //!
-//! People set the share ([`base::RecoveryShare`]). What clients get is counted as it is done, here and as a replica; by that
+//! # Recovery
+//! People set the share ([`base::RecoveryShare`]), or a [profile](base::Profile) of all classes. What clients get is counted as it is done, here and as a replica; by that
 //! the pushes go, at a pace of their own: small ones, evenly spaced, since a client waits behind all of one. So recovery takes
 //! as much of a fast machine as of a slow one. Where clients ask for little, their share says nothing of what the machine can
 //! do: then pushes come at the least pace, which tells how long recovery takes at most.
@@ -8,8 +9,12 @@
 //! What is under way is bounded besides. Drives that cannot take the least pace are not given more than they can take.
 //!
 //! A group that takes no writes for want of members in sync is not spaced out: that is what its clients wait for.
+//!
+//! # Removal and deletion
+//! They go by their shares in the same way. What they begin is small, and looked for with each tick: so they begin as much at a time as
+//! their share is of the time since. How scrubs pause is in [`crate::heal::scrub`].
 
-use base::{BLOCK_BYTES, Instant, RecoveryShare};
+use base::{BLOCK_BYTES, Instant, RecoveryShare, WorkClass};
 use std::time::Duration;
 
 /// Blocks pushed at a time.
@@ -28,6 +33,12 @@ const BUSY_FOR: Duration = Duration::from_millis(200);
 const COUNTED_OVER: Duration = Duration::from_millis(100);
 /// A push that comes so much too late, because others had the processor, is made up for.
 const LATE_MAX: Duration = Duration::from_millis(1);
+/// The same of other work, which is looked for with each tick.
+const WORK_LATE_MAX: Duration = Duration::from_millis(50);
+/// What deleting blocks costs, however many: there is no data in it.
+pub(crate) const DELETION_COST: u32 = OPERATION_COST;
+/// What copying a block costs: as much as one of many in a push.
+pub(crate) const COPY_COST: u32 = 3;
 /// Nobody is held up for longer by pushes that could not wait.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
@@ -51,6 +62,9 @@ pub(crate) struct Pace {
     /// When there last was something of a client's to do, here or as a replica.
     client_at: Instant,
     clients: Counted,
+    /// When what was begun of removals, and of deletions, has had its time.
+    removals_free_at: Instant,
+    deletions_free_at: Instant,
 }
 
 /// What clients get.
@@ -110,14 +124,42 @@ impl Pace {
 
     /// A push of so many blocks is started, where recovery has that share.
     pub(crate) fn push_begins(&mut self, now: Instant, blocks: u16, share: RecoveryShare) {
+        let takes = self.time_of(now, cost_of_push(blocks), share);
+        let began = self.free_at.max(now - LATE_MAX);
+        self.free_at = (began + takes).min(now + PAUSE_MAX);
+        self.next_at = (self.free_at > now).then_some(self.free_at);
+    }
+
+    /// How long it is until as much may be begun again as costs that, of what has such a share.
+    fn time_of(&mut self, now: Instant, cost: u32, share: RecoveryShare) -> Duration {
         self.clients.turn(now);
         let percent = share.percent();
         let of_clients = self.clients.per_second * u64::from(percent) / u64::from(100 - percent);
         let least = u64::from(percent * LEAST_PER_PERCENT * cost_of_push(PUSH_BLOCKS_BUSY));
-        let takes = u64::from(cost_of_push(blocks)) * NANOSECONDS as u64 / of_clients.max(least);
-        let began = self.free_at.max(now - LATE_MAX);
-        self.free_at = (began + Duration::from_nanos(takes)).min(now + PAUSE_MAX);
-        self.next_at = (self.free_at > now).then_some(self.free_at);
+        Duration::from_nanos(u64::from(cost) * NANOSECONDS as u64 / of_clients.max(least))
+    }
+
+    /// When what was begun of a class has had its time. Those that are not spaced out here are free.
+    fn free_at_of(&mut self, class: WorkClass) -> Option<&mut Instant> {
+        match class {
+            WorkClass::Removal => Some(&mut self.removals_free_at),
+            WorkClass::Deletion => Some(&mut self.deletions_free_at),
+            WorkClass::Recovery | WorkClass::Scrub => None,
+        }
+    }
+
+    /// Whether more may be begun of a removal or a deletion.
+    pub(crate) fn may_work(&mut self, now: Instant, class: WorkClass) -> bool {
+        let is_busy = self.is_busy(now);
+        !is_busy || self.free_at_of(class).is_none_or(|free_at| *free_at <= now)
+    }
+
+    /// Something that costs so much is begun of a removal or a deletion, which have such a share.
+    pub(crate) fn work_begins(&mut self, now: Instant, class: WorkClass, cost: u32, share: RecoveryShare) {
+        let takes = self.time_of(now, cost, share);
+        if let Some(free_at) = self.free_at_of(class) {
+            *free_at = ((*free_at).max(now - WORK_LATE_MAX) + takes).min(now + PAUSE_MAX);
+        }
     }
 
     /// The next push may be started.
@@ -263,6 +305,43 @@ mod tests {
         let served = [(1_000_000, blocks(96)), (1_500_000, 0)];
         assert_eq!(free_after(&served, 1_599_999), busy);
         assert_eq!(free_after(&served, 1_600_000), least);
+    }
+
+    /// How much of a class is begun in a second, looked at each 10 ms, while clients get so many operations of a block each a second.
+    fn begun_beside(share: u8, operations: u64, cost: u32) -> u32 {
+        let share = RecoveryShare::try_from(share).expect("it is one");
+        let (mut pace, mut begun) = (Pace::default(), 0);
+        for look in 0..200 {
+            let now = at(1_000_000 + 10_000 * look);
+            pace.client_came(now);
+            (0..operations / 100).for_each(|_| pace.client_was_served(now, 4096));
+            while pace.may_work(now, WorkClass::Removal) {
+                pace.work_begins(now, WorkClass::Removal, cost, share);
+                begun += u32::from(look >= 100);
+            }
+        }
+        begun
+    }
+
+    #[test]
+    fn removals_are_their_share_of_what_is_done_and_have_a_least_pace_too() {
+        // 1,280 for each percent.
+        assert!(is_about(begun_beside(10, 100, DELETION_COST), 12_800 / 4));
+        assert!(is_about(begun_beside(3, 100, DELETION_COST), 3_840 / 4));
+        // 80,000 operations of five each, and a ninth of that.
+        assert!(is_about(begun_beside(10, 80_000, COPY_COST), 400_000 / 9 / 3));
+    }
+
+    #[test]
+    fn one_class_does_not_wait_for_another_and_none_where_nobody_is_served() {
+        let mut pace = Pace::default();
+        let share = RecoveryShare::default();
+        pace.client_came(at(1_000_000));
+        while pace.may_work(at(1_000_000), WorkClass::Removal) {
+            pace.work_begins(at(1_000_000), WorkClass::Removal, DELETION_COST, share);
+        }
+        assert!(pace.may_work(at(1_000_000), WorkClass::Deletion) && pace.may_push(at(1_000_000), 0));
+        assert!(pace.may_work(at(1_200_000), WorkClass::Removal));
     }
 
     #[test]

@@ -527,6 +527,7 @@ impl Router {
             self.backfill.go_on(cx);
             self.settle(cx);
         }
+        cx.rates.mclock.end_turn(cx.now);
         self.splits.stage(cx);
         cx.disk.flush();
         self.perform(cx);
@@ -564,6 +565,7 @@ impl Router {
     /// Looks at the slow things.
     fn tick(&mut self, cx: &mut Context<'_, impl Io>) {
         limits::tick(cx);
+        cx.rates.mclock.tick(cx.now);
         cx.disk.store.retry_reads();
         cx.disk.patience.look(cx.now);
         let is_silent = cx.disk.patience.is_silent(cx.now);
@@ -677,6 +679,7 @@ impl Router {
                 pool.map_or((0, 0), |pool| (pool.size as usize, pool.min_size as usize));
         }
         cx.rates.limits.heed(map, cx.now);
+        cx.rates.mclock.heed(map, cx.me.id);
         cut::heed(cx);
         cx.links.heed_principals(map, cx.io);
         placement::find_left(cx, &mut self.deletions);

@@ -4,6 +4,7 @@ mod attach;
 mod current;
 mod osds;
 mod places;
+mod qos;
 mod removed_pools;
 mod replacement;
 mod rights;
@@ -329,7 +330,7 @@ async fn settings_are_defaults_until_they_are_changed() {
     cluster.change_settings(|settings| settings.osd_out_after_seconds = 0).await.unwrap();
     assert_eq!(cluster.settings().await.unwrap().osd_out_after(), None);
     let mut seen = seen;
-    let never = Known::Is(Settings { osd_out_after_seconds: 0 });
+    let never = Known::Is(Settings { osd_out_after_seconds: 0, ..Settings::default() });
     tokio::time::timeout(Duration::from_secs(20), seen.wait_for(|known| *known == never))
         .await
         .unwrap()

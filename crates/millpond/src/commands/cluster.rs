@@ -7,7 +7,7 @@ use crate::host::settings::Settings;
 use crate::host::token::Token;
 use crate::output;
 use anyhow::{Context, bail};
-use base::{Access, ClusterId, Encryption, RecoveryShare};
+use base::{Access, ClusterId, Encryption, Profile, RecoveryShare, WorkClass};
 use clap::{Args, Subcommand};
 use cluster::{Cluster, ClusterError};
 use registry::Connect;
@@ -33,6 +33,20 @@ pub enum ClusterCommand {
         #[arg(value_name = "on|off")]
         encryption: Option<Encryption>,
     },
+    /// Have OSDs favour clients, or the work that nobody waits for; without a profile, say what is set
+    #[command(after_help = PROFILE_HELP)]
+    Profile {
+        /// balanced, clients, recovery or background
+        #[arg(value_name = "PROFILE")]
+        profile: Option<Profile>,
+    },
+    /// Set how many operations an OSD is taken to do in a second, for what may be reserved; without a number, say how many
+    #[command(after_help = CAPACITY_HELP)]
+    Capacity {
+        /// Operations of 4 KiB
+        #[arg(value_name = "IOPS", value_parser = clap::value_parser!(u32).range(1..))]
+        iops: Option<u32>,
+    },
     /// Set how much of what OSDs do may be recovery while they serve clients; without a share, say what it is
     #[command(after_help = RECOVERY_HELP)]
     Recovery {
@@ -50,6 +64,27 @@ Examples:
 It concerns what goes between clients and OSDs, and among OSDs; both prove their keys either way. It can be switched while
 everything runs: connections are made anew within seconds, and what was under way on them is done again. What it costs is
 in docs/performance.md. Nodes and clients must all be of a version that knows it.";
+
+const PROFILE_HELP: &str = "\
+Examples:
+  millpond cluster profile clients
+  millpond cluster profile
+
+  balanced    recovery, scrub, removal (snapshots that go, clones that are flattened) and deletion have 10% each
+  clients     3% each
+  recovery    recovery has 50%, the others 5% each
+  background  scrub, removal and deletion have 20% each, recovery 10%
+
+It is heeded within a second. An OSD that serves nobody goes by none of it. `millpond cluster recovery` sets the share of
+recovery beside it, until a profile is set again.";
+
+const CAPACITY_HELP: &str = "\
+Examples:
+  millpond cluster capacity 50000
+  millpond cluster capacity
+
+Reservations of all volumes together take no more than this of each OSD that is in; a reserved operation counts for each of its
+copies. It is 20000 unless it is set. `millpond bench` shows what a cluster does.";
 
 const RECOVERY_HELP: &str = "\
 Examples:
@@ -114,6 +149,8 @@ pub fn run(command: &ClusterCommand, path: &Path) -> anyhow::Result<()> {
             })
         }
         ClusterCommand::Encryption { encryption } => switch_encryption(*encryption, path),
+        ClusterCommand::Profile { profile } => set_profile(*profile, path),
+        ClusterCommand::Capacity { iops } => set_capacity(*iops, path),
         ClusterCommand::Recovery { share } => set_recovery_share(*share, path),
         ClusterCommand::Token => output::print_line(&Token::of(&Settings::require(&directory)?)?.to_string()),
     }
@@ -147,6 +184,31 @@ fn set_recovery_share(share: Option<RecoveryShare>, path: &Path) -> anyhow::Resu
         None => access::with_desk(path, async |desk| Ok(desk.map().await?.recovery_share))?,
     };
     output::print_line(&format!("The share of recovery is {now} where clients are served."))
+}
+
+fn set_profile(profile: Option<Profile>, path: &Path) -> anyhow::Result<()> {
+    let map = access::with_cluster(path, async |cluster| {
+        if let Some(profile) = profile {
+            cluster.set_profile(profile).await?;
+        }
+        Ok(cluster.map().await?)
+    })?;
+    let classes = WorkClass::ALL.map(|class| format!("{class} {}", map.share_of(class)));
+    output::print_line(&format!(
+        "The profile is {}: of what an OSD does while it serves clients, {}.",
+        map.profile,
+        classes.join(", ")
+    ))
+}
+
+fn set_capacity(iops: Option<u32>, path: &Path) -> anyhow::Result<()> {
+    let now = access::with_cluster(path, async |cluster| {
+        if let Some(iops) = iops {
+            cluster.change_settings(|settings| settings.osd_iops = iops).await?;
+        }
+        Ok(cluster.settings().await?.osd_iops)
+    })?;
+    output::print_line(&format!("An OSD is taken to do {now} operations of 4 KiB a second."))
 }
 
 fn make(arguments: &InitArguments, directory: &Directory) -> anyhow::Result<Made> {

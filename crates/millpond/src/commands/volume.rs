@@ -8,6 +8,7 @@ mod meta;
 mod snapshot;
 mod trash;
 
+use crate::Usage;
 use crate::args::ListArguments;
 use crate::commands::limits::LimitArguments;
 use crate::commands::status;
@@ -17,10 +18,10 @@ use crate::host::readiness::FIRST_POOL;
 use crate::output;
 use crate::output::time::since_1970;
 use anyhow::{Context, bail};
-use base::PoolId;
 use base::duration::{Limit, about};
 use base::map::ClusterMap;
 use base::units::ByteSize;
+use base::{PoolId, Qos, Weight};
 use clap::Subcommand;
 use cluster::{Attachments, ChangeVolumes, Changed, ClusterError, VolumeChange};
 use export::ExportArguments;
@@ -103,6 +104,21 @@ pub enum VolumeCommand {
         /// What its limits are to be.
         #[command(flatten)]
         limits: LimitArguments,
+    },
+    /// Reserve operations for a volume, or have it weigh more, for when several want more than OSDs do
+    #[command(after_help = QOS_EXAMPLES)]
+    Qos {
+        /// The volume
+        name: String,
+        /// Operations of 4 KiB a second that begin before whatever is not reserved; 0 for none
+        #[arg(long, value_name = "IOPS")]
+        reservation: Option<u32>,
+        /// How much it has of the rest: one of 200 twice as much as one of 100
+        #[arg(long, value_name = "NUMBER")]
+        weight: Option<Weight>,
+        /// Print what is set as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Snapshots: what volumes held at one moment. They take space only as volumes are written anew
     #[command(subcommand)]
@@ -212,6 +228,15 @@ pub enum VolumeCommand {
     },
 }
 
+const QOS_EXAMPLES: &str = "\
+Examples:
+  millpond volume qos disk --reservation 2000
+  millpond volume qos disk --weight 200
+  millpond volume qos disk --reservation 0 --weight 100     as it was
+
+As long as nobody else uses the OSDs, a volume has all of them. All reservations together are less than what OSDs are taken to do:
+`millpond cluster capacity`. It is heeded within a second; `millpond top` shows whose operations wait.";
+
 const LIMIT_EXAMPLES: &str = "\
 Examples:
   millpond volume limit disk --iops 5000
@@ -284,6 +309,20 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
                 Ok(cluster.limit_volume(name, |set| limits.apply(set)).await?)
             })?;
             limits.tell(&format!("volume {name}"), &set)
+        }
+        VolumeCommand::Qos { name, reservation, weight, json } => {
+            if reservation.is_none() && weight.is_none() {
+                let what = "nothing is to be set; --reservation 2000 reserves operations, --weight 200 has it weigh more";
+                return Err(Usage(what.to_owned()).into());
+            }
+            let set = access::with_cluster(directory, async |cluster| {
+                let change = |qos: &mut Qos| {
+                    qos.reservation = reservation.unwrap_or(qos.reservation);
+                    qos.weight = weight.unwrap_or(qos.weight);
+                };
+                Ok(cluster.set_qos(name, change).await?)
+            })?;
+            output::show(*json, &set, || format!("volume {name}: {set}\n"))
         }
         VolumeCommand::Snapshot(command) => snapshot::run(command, directory),
         VolumeCommand::Du { name, json } => du::run(name, *json, directory),
@@ -486,6 +525,9 @@ fn info(detail: &VolumeDetail) -> String {
     }
     if !volume.limits.is_none() {
         text.push_str(&format!("limits      {}\n", volume.limits));
+    }
+    if !volume.qos.is_default() {
+        text.push_str(&format!("service     {}\n", volume.qos));
     }
     if !snapshots.is_empty() {
         let count = snapshots.len();

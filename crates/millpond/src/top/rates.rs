@@ -118,7 +118,9 @@ pub struct TrafficRate {
     pub written_bytes_per_s: f64,
     /// Operations of a volume or a client that had to wait for a limit.
     pub throttled_per_s: f64,
-    /// The limits of a volume, in words, if it has some.
+    /// Operations of a volume that had to wait for their turn, because others were used too.
+    pub queued_per_s: f64,
+    /// The limits of a volume, and what else is set of it, in words, if something is.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub limits: String,
 }
@@ -171,8 +173,11 @@ impl Sample {
         let volumes = by_owner(&each, |osd| osd.volumes.iter().map(|it| (it.volume, it.traffic)).collect());
         let volume_name = |volume| now.map.volumes.get(&volume).map(|info| info.name.clone());
         let limits_of = |volume: &VolumeId| {
-            let limits = now.map.volumes.get(volume).map(|info| info.limits).unwrap_or_default();
-            if limits.is_none() { String::new() } else { limits.to_string() }
+            let info = now.map.volumes.get(volume);
+            let limits = info.map(|info| info.limits).filter(|limits| !limits.is_none());
+            let qos = info.map(|info| info.qos).filter(|qos| !qos.is_default());
+            let told = [limits.map(|limits| limits.to_string()), qos.map(|qos| qos.to_string())];
+            told.into_iter().flatten().collect::<Vec<_>>().join("; ")
         };
         let volumes = volumes
             .into_iter()
@@ -306,6 +311,7 @@ fn by_owner<K: Ord + Copy>(
             sum.read_bytes_per_s += rate(done.read_bytes);
             sum.written_bytes_per_s += rate(done.written_bytes);
             sum.throttled_per_s += rate(done.throttled);
+            sum.queued_per_s += rate(done.queued);
         }
     }
     owners

@@ -11,8 +11,8 @@ const OSD_HEADINGS: [&str; 14] = [
     ">W P99", ">CPU", ">CPU/OP", ">ERR/s",
 ];
 /// The headings of whatever else has traffic.
-const TRAFFIC_HEADINGS: [&str; 7] =
-    ["NAME", ">READ/s", ">WRITE/s", ">READ", ">WRITTEN", ">THROTTLED/s", "LIMITS"];
+const TRAFFIC_HEADINGS: [&str; 8] =
+    ["NAME", ">READ/s", ">WRITE/s", ">READ", ">WRITTEN", ">THROTTLED/s", ">QUEUED/s", "LIMITS"];
 
 /// The headings of a view.
 pub fn headings(view: View) -> &'static [&'static str] {
@@ -119,6 +119,7 @@ fn traffic_row(traffic: &TrafficRate) -> Vec<String> {
         bytes(traffic.read_bytes_per_s),
         bytes(traffic.written_bytes_per_s),
         rate(traffic.throttled_per_s),
+        rate(traffic.queued_per_s),
         traffic.limits.clone(),
     ]
 }

@@ -23,6 +23,7 @@ mod machines;
 mod migrate;
 mod monitoring;
 mod placement;
+mod qos;
 mod recovery;
 mod removed_pools;
 mod replace;

@@ -9,8 +9,8 @@
 //! What differs is narrowed down to a block. A block that does not verify at some member is written anew
 //! ([`super::mend`]); where indexes differ, what most members hold is taken for right, and the primary's among equals.
 //!
-//! One scrub at a time, one check at a time, and a pause after each: nine times as long as the check took while clients
-//! are served, and never more than [`BYTES_PER_SECOND_MAX`].
+//! One scrub at a time, one check at a time, and a pause after each: while clients are served so long that checks have their share of
+//! the time ([`base::Profile`]), and never more than [`BYTES_PER_SECOND_MAX`].
 
 use super::mend::{add_inquiry, inquiry_of};
 use crate::context::{Context, Task};
@@ -22,7 +22,8 @@ use crate::operation::{MendReason, OperationId, OperationKind, OperationState, P
 use crate::report::ScrubReport;
 use base::hash::mix;
 use base::{
-    BLOCK_BYTES, BlockRange, Epoch, Instant, LayerId, LinkId, ObjectKey, OsdId, PgId, crc32c, keyed_hash,
+    BLOCK_BYTES, BlockRange, Epoch, Instant, LayerId, LinkId, ObjectKey, OsdId, PgId, WorkClass, crc32c,
+    keyed_hash,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -34,8 +35,6 @@ use wire::{CHECK_BLOCKS_MAX, Check, Checked, Findings, Inquiry, ListObjects, Obj
 const BYTES_PER_SECOND_MAX: u64 = 100_000_000;
 /// How long a member may take to answer before the scrub is given up.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How much longer than a check the pause behind it is while clients are served.
-const PAUSE_FACTOR_BUSY: u32 = 9;
 /// The longest pause for that: of a check that took longer a drive or a member did nothing for a while, which tells nothing of how
 /// much clients notice.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -402,7 +401,8 @@ impl Scrubs {
         scrub.report.bytes += bytes;
         let is_busy = cx.now.since(cx.turn.active_at) < BUSY_FOR;
         let took = cx.now.since(checking.since);
-        let pause = if is_busy { took * PAUSE_FACTOR_BUSY } else { took / 4 };
+        let percent = cx.volumes.map.share_of(WorkClass::Scrub).percent();
+        let pause = if is_busy { took * (100 - percent) / percent } else { took / 4 };
         let least = Duration::from_nanos(bytes * 1_000_000_000 / BYTES_PER_SECOND_MAX);
         self.next_at = Some(cx.now + pause.min(PAUSE_MAX).max(least));
         scrub.report.found += scrub.judge(cx, &checking);

@@ -35,10 +35,14 @@ use crate::io::Io;
 use crate::journal::Milestone;
 use crate::moves::prune;
 use crate::operation::{ByteRange, OperationId, OperationKind, Purpose};
+use crate::pace::DELETION_COST;
 use crate::replication::order;
 use crate::request::{admit, queue, write};
 use crate::volumes::Shrunk;
-use base::{BLOCK_BYTES, BlockRange, CutId, LayerId, OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey, PgId, VolumeId};
+use base::{
+    BLOCK_BYTES, BlockRange, CutId, LayerId, OBJECT_BLOCKS, OBJECT_BYTES, ObjectKey, PgId, VolumeId,
+    WorkClass,
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use zerocopy::little_endian::U32;
@@ -95,6 +99,9 @@ impl Cuts {
         }
         self.is_under_way |= !self.queue.is_empty();
         for _ in 0..AT_ONCE {
+            if !cx.may_work(WorkClass::Removal) {
+                return;
+            }
             let Some((excess, cut)) = self.queue.pop_front() else { return };
             if !begin(cx, excess, cut) {
                 return self.queue.push_front((excess, cut));
@@ -323,6 +330,7 @@ fn begin(cx: &mut Context<'_, impl Io>, excess: Excess, cut: CutId) -> bool {
         Excess::Blocks(range) if waits_for_room(cx, index, &range.key) => true,
         Excess::Blocks(range) => {
             cx.pass(Milestone::CutBlocks);
+            cx.work_begins(WorkClass::Removal, DELETION_COST);
             let id = cx.operations.add_for(OperationKind::Zero, Purpose::Cut(cut), index, range);
             if cx.must_wait(&range) || !order::zero(cx, id) {
                 admit::wait(cx, id);

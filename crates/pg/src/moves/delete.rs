@@ -17,8 +17,9 @@ use crate::io::Io;
 use crate::journal::Milestone;
 use crate::ledger::StagedRecord;
 use crate::operation::{OperationKind, Purpose};
+use crate::pace::DELETION_COST;
 use crate::replication::order;
-use base::{BlockRange, ObjectKey, PgId, PoolId, Sequence};
+use base::{BlockRange, ObjectKey, PgId, PoolId, Sequence, WorkClass};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use store::StageError;
@@ -109,13 +110,13 @@ impl Deletions {
     fn delete_some(&mut self, cx: &mut Context<'_, impl Io>, groups: &[PgId]) {
         let (mut begins_left, mut looks_left) = (BEGUN_PER_TICK, LOOKED_AT_PER_TICK);
         for pg in groups {
-            if begins_left.min(looks_left) == 0 {
+            if begins_left.min(looks_left) == 0 || !cx.may_work(WorkClass::Deletion) {
                 return;
             }
             let Some(mut found) = self.found.remove(pg) else { continue };
             self.last = *pg;
             for _ in 0..found.keys.len() {
-                if begins_left.min(looks_left) == 0 {
+                if begins_left.min(looks_left) == 0 || !cx.may_work(WorkClass::Deletion) {
                     break;
                 }
                 let Some(key) = found.next() else { break };
@@ -126,6 +127,7 @@ impl Deletions {
                 let begun = delete(cx, key);
                 if begun == Ok(true) {
                     begins_left -= 1;
+                    cx.work_begins(WorkClass::Deletion, DELETION_COST);
                     // It is looked for again, for the deletion may come to nothing.
                     self.are_due = true;
                     continue;

@@ -18,8 +18,9 @@ use crate::context::Context;
 use crate::io::Io;
 use crate::journal::Milestone;
 use crate::operation::{ByteRange, OperationId, OperationKind, Purpose};
+use crate::pace::COPY_COST;
 use crate::request::{admit, queue, write};
-use base::{BLOCK_BYTES, BlockRange, CutId, Epoch, Instant, LayerSpan, ObjectKey, VolumeId};
+use base::{BLOCK_BYTES, BlockRange, CutId, Epoch, Instant, LayerSpan, ObjectKey, VolumeId, WorkClass};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use zerocopy::little_endian::U32;
@@ -128,6 +129,9 @@ impl Flattens {
         }
         let under_way = in_line(cx, index);
         for _ in under_way..AT_ONCE {
+            if !cx.may_work(WorkClass::Removal) {
+                break;
+            }
             while pass.blocks.is_empty() && *looks > 0 {
                 *looks -= 1;
                 let Some(key) = pass.objects.pop_front() else { break };
@@ -217,6 +221,7 @@ fn begin(cx: &mut Context<'_, impl Io>, index: u32, range: &BlockRange) -> bool 
     }
     let Some(copy) = cx.disk.large.take() else { return false };
     cx.pass(Milestone::Flattened);
+    cx.work_begins(WorkClass::Removal, COPY_COST);
     let id = cx.operations.add_for(OperationKind::Write, Purpose::Flatten, index, *range);
     let operation = cx.operations.live(id);
     // It brings no bytes: all of the block is what lies beneath.

@@ -19,9 +19,10 @@ use crate::context::Context;
 use crate::io::Io;
 use crate::journal::Milestone;
 use crate::operation::{OperationKind, Purpose};
+use crate::pace::DELETION_COST;
 use crate::replication::order;
 use crate::request::{admit, queue};
-use base::{CutId, Epoch, ObjectKey};
+use base::{CutId, Epoch, ObjectKey, WorkClass};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use store::Unseen;
@@ -94,6 +95,9 @@ impl Prunes {
             cx.turn.next_tick = cx.turn.next_tick.min(cx.now + PACE);
         }
         for _ in 0..AT_ONCE {
+            if !cx.may_work(WorkClass::Removal) {
+                return;
+            }
             let Some((unseen, epoch)) = self.unseen.pop_front() else { return };
             if !begin(cx, unseen, epoch) {
                 return self.unseen.push_front((unseen, epoch));
@@ -206,6 +210,7 @@ fn begin(cx: &mut Context<'_, impl Io>, unseen: Unseen, epoch: Epoch) -> bool {
         return true;
     }
     cx.pass(Milestone::Pruned);
+    cx.work_begins(WorkClass::Removal, DELETION_COST);
     let id = cx.operations.add_for(OperationKind::Zero, Purpose::Prune, index, range);
     if cx.must_wait(&range) || !order::zero(cx, id) {
         admit::wait(cx, id);

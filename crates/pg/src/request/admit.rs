@@ -17,6 +17,7 @@ use crate::epoch::differences::{Told, told_of};
 use crate::io::Io;
 use crate::journal::Milestone;
 use crate::links::OsdLink;
+use crate::mclock;
 use crate::operation::{Asked, Attempt, ByteRange, OperationId, OperationKind, Purpose};
 use base::figures::RequestKind;
 use base::geometry::VOLUME_BYTES_MAX;
@@ -149,6 +150,22 @@ pub(crate) fn asked(cx: &Context<'_, impl Io>, link: LinkId, request: &Request, 
     }
 }
 
+/// Whether a request may begin now, where several volumes are used. If not it stays in its connection.
+pub(crate) fn is_its_turn(cx: &mut Context<'_, impl Io>, asked: &Asked) -> bool {
+    let cost = mclock::cost_of(asked.kind, asked.bytes);
+    cx.rates.mclock.may_begin(asked.volume, cost, &mut cx.operations.under_way, cx.now)
+}
+
+/// A request has begun, or waits in line: its volume's turn is over with it.
+pub(crate) fn has_begun(cx: &mut Context<'_, impl Io>, asked: &Asked) {
+    let cost = mclock::cost_of(asked.kind, asked.bytes);
+    if cx.rates.mclock.begins(asked.volume, cost, cx.now)
+        && let Some(volume) = cx.volumes.get_mut(asked.volume)
+    {
+        volume.traffic.queued += 1;
+    }
+}
+
 /// The blocks that a request touches.
 pub(crate) fn range_of(request: &Request) -> BlockRange {
     let (first_block, block_count) = request.blocks();
@@ -164,6 +181,8 @@ pub(crate) fn add_operation(
     kind: OperationKind,
 ) -> OperationId {
     let id = cx.operations.add_for(kind, Purpose::Client(asked), group, range_of(request));
+    let cost = mclock::cost_of(asked.kind, asked.bytes);
+    cx.operations.begins(id, cost, cx.now);
     let operation = cx.operations.live(id);
     operation.bytes = ByteRange { offset: request.offset, length: request.length };
     operation.attempt = Attempt { origin: name_of(request.origin), since: request.since, is_narrowed: false };

@@ -54,7 +54,7 @@ impl Reads {
         let asked = admit::asked(cx, link, request, RequestKind::Read);
         let admitted = admit::admit(cx, request);
         let Some(group) = admit::or_refuse(cx, admitted, &asked) else { return Handled::Done };
-        if !queue::takes_read(cx.disk, asked.tenant, request) {
+        if !queue::takes_read(cx.disk, asked.tenant, request) || !admit::is_its_turn(cx, &asked) {
             return Handled::Stalled;
         }
         let range = admit::range_of(request);
@@ -65,6 +65,7 @@ impl Reads {
         if let Some(handled) = limits::hold_up(cx, link, request, RequestKind::Read) {
             return handled;
         }
+        admit::has_begun(cx, &asked);
         let id = admit::add_operation(cx, asked, request, group, OperationKind::Read);
         if has_conflict {
             cx.wait(id);

@@ -29,7 +29,7 @@ pub(crate) fn handle_zero(cx: &mut Context<'_, impl Io>, link: LinkId, request: 
     }
     let has_conflict = cx.must_wait(&admit::range_of(request));
     let may_wait = queue::may_wait_in_place(cx.operations, &asked);
-    if has_conflict && !may_wait {
+    if has_conflict && !may_wait || !admit::is_its_turn(cx, &asked) {
         return Handled::Stalled;
     }
     if let Some(handled) = limits::hold_up(cx, link, request, RequestKind::Zero) {
@@ -37,9 +37,10 @@ pub(crate) fn handle_zero(cx: &mut Context<'_, impl Io>, link: LinkId, request: 
     }
     let id = admit::add_operation(cx, asked, request, group, OperationKind::Zero);
     if !has_conflict && (admit::is_answered(cx, id) || order::zero(cx, id)) {
+        admit::has_begun(cx, &asked);
         return Handled::Done;
     }
-    wait_or_stay(cx, id, request, may_wait)
+    wait_or_stay(cx, id, request, &asked, may_wait)
 }
 
 pub(crate) fn handle_write(
@@ -64,6 +65,9 @@ pub(crate) fn handle_write(
     if !queue::takes_write(cx.disk, asked.tenant) || has_conflict && !may_wait {
         return Handled::Stalled;
     }
+    if !admit::is_its_turn(cx, &asked) {
+        return Handled::Stalled;
+    }
     if let Some(handled) = limits::hold_up(cx, link, request, RequestKind::Write) {
         return handled;
     }
@@ -75,13 +79,15 @@ pub(crate) fn handle_write(
     cx.operations.live(id).checksums.extend_from_slice(checksums);
     let must_wait = has_conflict || admit::is_done_in_part(cx, id);
     if !must_wait && (admit::is_answered(cx, id) || request.is_aligned() && order::write(cx, id, data)) {
+        admit::has_begun(cx, &asked);
         return Handled::Done;
     }
     hold(cx, id, request, data);
     if !must_wait && start(cx, id) {
+        admit::has_begun(cx, &asked);
         return Handled::Done;
     }
-    wait_or_stay(cx, id, request, may_wait)
+    wait_or_stay(cx, id, request, &asked, may_wait)
 }
 
 /// What becomes of a change whose group takes none now: too many are under way there, or a member leaves too much unread. For a
@@ -113,15 +119,15 @@ fn wait_or_stay(
     cx: &mut Context<'_, impl Io>,
     id: OperationId,
     request: &Request,
+    asked: &Asked,
     may_wait: bool,
 ) -> Handled {
     if !may_wait {
-        if let Purpose::Client(Asked { link, kind, .. }) = cx.operations.live(id).purpose {
-            cx.rates.limits.comes_again(link, request, kind, cx.now);
-        }
+        cx.rates.limits.comes_again(asked.link, request, asked.kind, cx.now);
         cx.forget(id);
         return Handled::Stalled;
     }
+    admit::has_begun(cx, asked);
     admit::wait(cx, id);
     Handled::Done
 }
@@ -313,8 +319,13 @@ mod tests {
         // The drive answers a turn later, which is 50 ms here; the second write was answered at once.
         assert_eq!(figures.write.latencies.sum_ns % 50_000_000, 0);
         assert!(figures.write.latencies.sum_ns > 0);
-        let traffic =
-            Traffic { reads: 2, read_bytes: blocks(8), writes: 3, written_bytes: blocks(4), throttled: 0 };
+        let traffic = Traffic {
+            reads: 2,
+            read_bytes: blocks(8),
+            writes: 3,
+            written_bytes: blocks(4),
+            ..Traffic::default()
+        };
         assert_eq!(alone.osd.view().pool_traffic().into_iter().collect::<Vec<_>>(), [(PG.pool, traffic)]);
         assert_eq!(alone.osd.view().volume_traffic().collect::<Vec<_>>(), [(VOLUME, traffic)]);
         assert_eq!(alone.osd.view().client_traffic().collect::<Vec<_>>(), [(ClientId(9), traffic)]);

@@ -10,7 +10,9 @@ use crate::operation::Asked;
 use crate::testing::{Alone, PG, Pair, REPLICA, VOLUME};
 use base::figures::RequestKind;
 use base::map::OsdInfo;
-use base::{BlockRange, ClientId, Epoch, Generation, Instant, NodeId, ObjectKey, OsdUuid, PgId, Tenant};
+use base::{
+    BlockRange, ClientId, Epoch, Generation, Instant, NodeId, ObjectKey, OsdUuid, PgId, Tenant, VolumeId,
+};
 use wire::{Fence, Hello, Kind, ObjectEpoch, Role, VERSIONS, Welcome};
 
 const CLIENT: LinkId = LinkId(99);
@@ -458,4 +460,38 @@ fn an_osd_whose_drive_does_nothing_leaves_its_groups_to_others_until_it_does() {
     assert!(hello(&mut alone).is_ok(), "it does something");
     alone.run();
     assert!(alone.osd.shared.groups[0].is_active());
+}
+
+#[test]
+fn who_floods_a_volume_leaves_a_place_for_who_uses_another_one_and_what_waits_begins_when_something_ends() {
+    let mut alone = Alone::new();
+    let other_volume = VolumeId(7);
+    alone.is_attached(other_volume, Generation(1));
+    let (flood, neighbour) = (LinkId(50), LinkId(51));
+    for link in [flood, neighbour] {
+        alone.osd.shared.links.insert(link, Peer::Client(ClientLink::new(ClientId(link.0), None)));
+    }
+    let other = ObjectKey { layer: other_volume.first_layer(), ..KEY };
+    let zero =
+        |alone: &Alone, key, block| alone.request(&BlockRange::one(key, block)).encode(Kind::Zero).to_vec();
+    let of_other = zero(&alone, other, 0);
+    let of_one: Vec<Vec<u8>> = (0..200).map(|block| zero(&alone, KEY, block)).collect();
+    let (all, each) = (of_one.concat(), of_one[0].len());
+    let brings = |alone: &mut Alone, link, bytes: &[u8]| {
+        let Alone { osd, io, now } = alone;
+        osd.handle_bytes(*now, link, bytes, io).unwrap()
+    };
+    assert!(!brings(&mut alone, neighbour, &of_other).is_stalled);
+    let begun = brings(&mut alone, flood, &all);
+    assert!(begun.is_stalled && (10 * each..60 * each).contains(&begun.consumed), "{begun:?}");
+    let next_at = alone.osd.shared.rates.mclock.next_at.unwrap();
+    assert!(
+        next_at > alone.now && alone.osd.next_timeout() <= next_at,
+        "what does not end counts no more by then"
+    );
+    // As much is under way as may be, and it asked for less.
+    assert!(brings(&mut alone, neighbour, &of_other).is_stalled);
+    alone.run();
+    assert!(!brings(&mut alone, neighbour, &of_other).is_stalled);
+    assert!(brings(&mut alone, flood, &all[begun.consumed..]).consumed > 0);
 }
