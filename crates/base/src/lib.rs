@@ -20,6 +20,7 @@ mod layers;
 pub mod limits;
 pub mod log_entry;
 pub mod map;
+pub mod names;
 pub mod network;
 mod recovery;
 pub mod schedule;
@@ -29,7 +30,7 @@ pub mod time;
 mod topology;
 pub mod units;
 
-pub use access::{Access, Encryption, Permission, Principal, PublicKey};
+pub use access::{Access, Encryption, Permission, Principal, PublicKey, Rights};
 pub use blocks::BlockRange;
 pub use buffer::{Buffer, BufferPool};
 pub use checksum::{ZERO_BLOCK_CRC32C, crc32c, keyed_hash};
@@ -42,6 +43,7 @@ pub use ids::{
 pub use layers::{LayerSpan, Views, without};
 pub use limits::{Limit, Limited, Limits};
 pub use log_entry::LogEntry;
+pub use names::{PlaceName, VolumeName};
 pub use network::Network;
 pub use recovery::RecoveryShare;
 pub use tenant::Tenant;
