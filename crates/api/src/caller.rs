@@ -40,7 +40,6 @@ impl Caller {
 mod tests {
     use super::*;
     use base::{NodeId, Permission, PoolId};
-    use std::collections::BTreeMap;
 
     #[test]
     fn nodes_and_owners_are_admitted_for_as_long_as_the_map_has_their_keys() {
@@ -48,7 +47,7 @@ mod tests {
         let accesses = [
             ("node.0", Access::Node(NodeId(0))),
             ("owner", Access::Admin),
-            ("client", Access::Pools(BTreeMap::from([(PoolId(1), Permission::ReadWrite)]))),
+            ("client", Access::Pools([(PoolId(1), Permission::ReadWrite)].into())),
         ];
         for (number, (name, access)) in (0u8..).zip(accesses) {
             let principal = Principal::new(PublicKey([number; 32]), access);

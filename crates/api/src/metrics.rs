@@ -12,7 +12,9 @@ use health::codes::{Code, Level};
 use health::status::{Overview, Picture};
 use health::view::{PgHealth, PoolView};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, text};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, text,
+};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
@@ -103,18 +105,19 @@ fn to_prometheus(openmetrics: &str) -> String {
 }
 
 type Result = std::result::Result<(), fmt::Error>;
-type NoLabels = [(&'static str, String); 0];
+type Labels<const N: usize> = [(&'static str, String); N];
+type NoLabels = Labels<0>;
 
 /// A family of metrics after the other.
 struct Writer<'a, 'b>(&'a mut DescriptorEncoder<'b>);
 
 impl Writer<'_, '_> {
     /// A counter; its samples get `_total` behind the name.
-    fn counter<V: EncodeCounterValue, const N: usize>(
+    fn counter<V: EncodeCounterValue, L: EncodeLabelSet>(
         &mut self,
         name: &str,
         help: &str,
-        samples: impl IntoIterator<Item = ([(&'static str, String); N], V)>,
+        samples: impl IntoIterator<Item = (L, V)>,
     ) -> Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (labels, value) in samples {
@@ -252,19 +255,21 @@ impl Families {
     }
 
     fn traffic(&self, writer: &mut Writer<'_, '_>) -> Result {
-        let pools: Vec<(OsdId, String, Traffic)> = self
+        let pools: Vec<(OsdId, Labels<1>, Traffic)> = self
             .figures()
             .flat_map(|(osd, figures)| figures.pools.iter().map(move |it| (osd, it)))
             .map(|(osd, (pool, traffic))| {
                 let name = self.0.map.pools.get(pool).map(|pool| pool.name.clone());
-                (osd, name.unwrap_or_else(|| pool.to_string()), *traffic)
+                (osd, [("pool", name.unwrap_or_else(|| pool.to_string()))], *traffic)
             })
             .collect();
-        let volumes: Vec<(OsdId, String, Traffic)> = self
+        let volumes: Vec<(OsdId, Labels<3>, Traffic)> = self
             .figures()
             .flat_map(|(osd, figures)| figures.volumes.iter().map(move |it| (osd, it)))
             // Not of one that was removed, or lies in the trash: another may have its name.
-            .filter_map(|(osd, (volume, traffic))| Some((osd, volume_name(&self.0.map, *volume)?, *traffic)))
+            .filter_map(|(osd, (volume, traffic))| {
+                Some((osd, volume_labels(&self.0.map, *volume)?, *traffic))
+            })
             .collect();
         by_owner(writer, "pool", "millpond_pool_operations", "millpond_pool_operation_bytes", &pools)?;
         by_owner(
@@ -274,32 +279,34 @@ impl Families {
             "millpond_volume_operation_bytes",
             &volumes,
         )?;
-        let throttled = volumes.iter().map(|(osd, name, traffic)| {
-            ([("osd", osd.to_string()), ("volume", name.clone())], traffic.throttled)
-        });
+        let of_each = |counted: fn(&Traffic) -> u64| {
+            volumes.iter().map(move |(osd, [pool, namespace, volume], traffic)| {
+                let labels = [("osd", osd.to_string()), pool.clone(), namespace.clone(), volume.clone()];
+                (labels, counted(traffic))
+            })
+        };
         let help = "Operations of clients that had to wait at an OSD for a limit of the volume or of a key";
+        let throttled = of_each(|traffic| traffic.throttled);
         writer.counter("millpond_volume_throttled_operations", help, throttled)?;
-        let queued = volumes.iter().map(|(osd, name, traffic)| {
-            ([("osd", osd.to_string()), ("volume", name.clone())], traffic.queued)
-        });
         let help = "Operations of clients that had to wait at an OSD because several volumes wanted more than it does";
-        writer.counter("millpond_volume_queued_operations", help, queued)
+        writer.counter("millpond_volume_queued_operations", help, of_each(|traffic| traffic.queued))
     }
 }
 
 /// Reads and writes of pools or volumes, at each OSD that leads groups of theirs.
-fn by_owner(
+fn by_owner<const N: usize>(
     writer: &mut Writer<'_, '_>,
     label: &'static str,
     operations: &str,
     bytes: &str,
-    owners: &[(OsdId, String, Traffic)],
+    owners: &[(OsdId, Labels<N>, Traffic)],
 ) -> Result {
     let samples = |reads: fn(&Traffic) -> u64, writes: fn(&Traffic) -> u64| {
-        owners.iter().flat_map(move |(osd, name, traffic)| {
+        owners.iter().flat_map(move |(osd, owner, traffic)| {
             [("read", reads(traffic)), ("write", writes(traffic))].map(|(operation, value)| {
-                let labels =
-                    [("osd", osd.to_string()), (label, name.clone()), ("operation", operation.to_owned())];
+                let mut labels = vec![("osd", osd.to_string())];
+                labels.extend(owner.iter().cloned());
+                labels.push(("operation", operation.to_owned()));
                 (labels, value)
             })
         })
@@ -310,8 +317,11 @@ fn by_owner(
     writer.counter(bytes, &help, samples(|it| it.read_bytes, |it| it.written_bytes))
 }
 
-fn volume_name(map: &ClusterMap, volume: VolumeId) -> Option<String> {
-    map.volumes.get(&volume).filter(|volume| volume.is_listed()).map(|volume| volume.name.clone())
+/// By which a volume is known, its place beside its name: others may be called so elsewhere.
+fn volume_labels(map: &ClusterMap, volume: VolumeId) -> Option<Labels<3>> {
+    let info = map.volumes.get(&volume).filter(|volume| volume.is_listed())?;
+    let place = map.place_of(info);
+    Some([("pool", place.pool), ("namespace", place.namespace), ("volume", info.name.clone())])
 }
 
 fn labels(osd: OsdId, kind: RequestKind) -> [(&'static str, String); 2] {
@@ -392,7 +402,9 @@ mod tests {
         let disk = VolumeInfo { name: "disk".into(), pool: PoolId(1), ..VolumeInfo::default() };
         let in_trash = VolumeInfo { trashed: Some(Trashed::default()), ..disk.clone() };
         let removed = VolumeInfo { removed: true, ..disk.clone() };
+        let beside = VolumeInfo { namespace: "n".into(), ..disk.clone() };
         map.volumes.extend([(VolumeId(1), in_trash), (VolumeId(2), removed), (VolumeId(3), disk)]);
+        map.volumes.insert(VolumeId(4), beside);
         let mut requests = Figures::default();
         requests.read.done(4096, Duration::from_micros(9));
         requests.read.done(4096, Duration::from_secs(100));
@@ -403,7 +415,7 @@ mod tests {
             at: Instant::default(),
             counts,
             pools: vec![(PoolId(1), traffic)],
-            volumes: (1..4).map(|id| (VolumeId(id), Traffic { reads: 10 + id, ..traffic })).collect(),
+            volumes: (1..5).map(|id| (VolumeId(id), Traffic { reads: 10 + id, ..traffic })).collect(),
             clients: vec![],
         };
         let status = Arc::new(OsdStatus::default());
@@ -438,7 +450,10 @@ mod tests {
             "millpond_osd_cpu_seconds_total{osd=\"osd.3\"} 1.5",
             "millpond_pool_operations_total{osd=\"osd.3\",pool=\"a \\\"pool\\\"\\\\\",operation=\"read\"} 2",
             // Once, though volumes that are not there any more had that name.
-            "millpond_volume_operations_total{osd=\"osd.3\",volume=\"disk\",operation=\"read\"} 13",
+            "millpond_volume_operations_total{osd=\"osd.3\",pool=\"a \\\"pool\\\"\\\\\",namespace=\"\",volume=\"disk\",operation=\"read\"} \
+             13",
+            "millpond_volume_operations_total{osd=\"osd.3\",pool=\"a \\\"pool\\\"\\\\\",namespace=\"n\",volume=\"disk\",operation=\"read\"} \
+             14",
             "millpond_health_level 0",
             "millpond_health_problems{code=\"POOL_NONE\",level=\"warning\"} 0",
             "millpond_pool_copies{pool=\"a \\\"pool\\\"\\\\\"} 3",
@@ -447,7 +462,7 @@ mod tests {
         }
         let of_volumes =
             samples(&prometheus).iter().filter(|line| line.contains("volume_operations_total{")).count();
-        assert_eq!(of_volumes, 2, "reads and writes of one:\n{prometheus}");
+        assert_eq!(of_volumes, 4, "reads and writes of two, of one name in two namespaces:\n{prometheus}");
     }
 
     #[test]

@@ -107,7 +107,8 @@ pub struct Principal {
 }
 
 /// A principal as the registry has it. Versions that know of no [`Permission::Manage`] could not read a map in which one is; so a
-/// pool whose volumes it may change is one that it reads and writes, and is named beside that.
+/// pool whose volumes it may change is one that it reads and writes, and is named beside that. Namespaces are named beside it too,
+/// and not with their pools: for a version that knows of none, such a key opens nothing.
 #[derive(Serialize, Deserialize)]
 struct PrincipalEntry {
     public_key: PublicKey,
@@ -116,16 +117,21 @@ struct PrincipalEntry {
     limits: Limits,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     manages: BTreeSet<PoolId>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    namespaces: BTreeMap<PoolId, BTreeMap<String, Permission>>,
 }
 
 impl From<PrincipalEntry> for Principal {
     fn from(entry: PrincipalEntry) -> Principal {
-        let PrincipalEntry { public_key, mut access, limits, manages } = entry;
-        if let Access::Pools(pools) = &mut access {
+        let PrincipalEntry { public_key, mut access, limits, manages, namespaces } = entry;
+        if let Access::Pools(rights) = &mut access {
             let written = |(pool, permission): &(&PoolId, &mut Permission)| {
                 **permission == Permission::ReadWrite && manages.contains(pool)
             };
-            pools.iter_mut().filter(written).for_each(|(_, permission)| *permission = Permission::Manage);
+            let managed = rights.pools.iter_mut().filter(written);
+            managed.for_each(|(_, permission)| *permission = Permission::Manage);
+            rights.namespaces = namespaces;
+            rights.namespaces.retain(|_, named| !named.is_empty());
         }
         Principal { public_key, access, limits }
     }
@@ -134,15 +140,16 @@ impl From<PrincipalEntry> for Principal {
 impl From<Principal> for PrincipalEntry {
     fn from(principal: Principal) -> PrincipalEntry {
         let Principal { public_key, mut access, limits } = principal;
-        let mut manages = BTreeSet::new();
-        if let Access::Pools(pools) = &mut access {
-            let managed = pools.iter_mut().filter(|(_, permission)| permission.may_manage());
+        let (mut manages, mut namespaces) = (BTreeSet::new(), BTreeMap::new());
+        if let Access::Pools(rights) = &mut access {
+            let managed = rights.pools.iter_mut().filter(|(_, permission)| permission.may_manage());
             for (pool, permission) in managed {
                 *permission = Permission::ReadWrite;
                 manages.insert(*pool);
             }
+            namespaces = std::mem::take(&mut rights.namespaces);
         }
-        PrincipalEntry { public_key, access, limits, manages }
+        PrincipalEntry { public_key, access, limits, manages, namespaces }
     }
 }
 
@@ -162,10 +169,58 @@ pub enum Access {
     Node(NodeId),
     /// It is a client that reads and writes every volume, and may change everything else.
     Admin,
-    /// It is a client of these pools, and of nothing else.
-    Pools(BTreeMap<PoolId, Permission>),
+    /// It is a client of these pools and namespaces, and of nothing else.
+    Pools(Rights),
     /// It may ask how the cluster is, and that is all.
     Monitor,
+}
+
+/// What a client may do with the volumes of which pools, and of which namespaces of other pools.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Rights {
+    /// Pools with all that is in them, whatever their namespaces.
+    pub pools: BTreeMap<PoolId, Permission>,
+    /// Namespaces by name, by their pools. What a principal's entry says of them stands beside its access there.
+    #[serde(skip)]
+    pub namespaces: BTreeMap<PoolId, BTreeMap<String, Permission>>,
+}
+
+impl<const N: usize> From<[(PoolId, Permission); N]> for Rights {
+    fn from(pools: [(PoolId, Permission); N]) -> Rights {
+        pools.into_iter().collect()
+    }
+}
+
+impl FromIterator<(PoolId, Permission)> for Rights {
+    fn from_iter<I: IntoIterator<Item = (PoolId, Permission)>>(pools: I) -> Rights {
+        Rights { pools: pools.into_iter().collect(), namespaces: BTreeMap::new() }
+    }
+}
+
+impl Rights {
+    /// What may be done with the volumes of a pool's namespace, if anything. The default one is the empty name.
+    #[must_use]
+    pub fn to(&self, pool: PoolId, namespace: &str) -> Option<Permission> {
+        let whole = self.pools.get(&pool).copied();
+        match namespace {
+            "" => whole,
+            _ => whole.max(self.namespaces.get(&pool).and_then(|named| named.get(namespace)).copied()),
+        }
+    }
+
+    /// Whether they are for nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pools.is_empty() && self.namespaces.is_empty()
+    }
+
+    /// Namespaces that are named, with what may be done there.
+    pub fn named(&self) -> impl Iterator<Item = (PoolId, &str, Permission)> {
+        self.namespaces.iter().flat_map(|(pool, named)| {
+            named.iter().map(|(name, permission)| (*pool, name.as_str(), *permission))
+        })
+    }
 }
 
 /// What a client may do with the volumes of a pool.
@@ -195,14 +250,26 @@ impl Permission {
 }
 
 impl Access {
-    /// What it may do as a client with the volumes of a pool, if anything.
+    /// What it may do as a client with all volumes of a pool, if anything.
     #[must_use]
     pub fn to_pool(&self, pool: PoolId) -> Option<Permission> {
+        self.to_volumes(pool, "")
+    }
+
+    /// What it may do as a client with the volumes of a pool's namespace, if anything. The default one is the empty name.
+    #[must_use]
+    pub fn to_volumes(&self, pool: PoolId, namespace: &str) -> Option<Permission> {
         match self {
             Access::Node(_) | Access::Monitor => None,
             Access::Admin => Some(Permission::Manage),
-            Access::Pools(pools) => pools.get(&pool).copied(),
+            Access::Pools(rights) => rights.to(pool, namespace),
         }
+    }
+
+    /// Whether it is for namespaces of a pool, so that it depends on the volume what it may do.
+    #[must_use]
+    pub fn names_namespaces_of(&self, pool: PoolId) -> bool {
+        matches!(self, Access::Pools(rights) if rights.namespaces.contains_key(&pool))
     }
 }
 
@@ -222,7 +289,7 @@ mod tests {
 
     #[test]
     fn access_ends_where_its_pools_end() {
-        let access = Access::Pools(BTreeMap::from([(PoolId(1), Permission::Read)]));
+        let access = Access::Pools(Rights::from([(PoolId(1), Permission::Read)]));
         assert_eq!(access.to_pool(PoolId(1)), Some(Permission::Read));
         assert_eq!(access.to_pool(PoolId(2)), None);
         assert_eq!(Access::Admin.to_pool(PoolId(2)), Some(Permission::Manage));
@@ -239,7 +306,7 @@ mod tests {
 
     #[test]
     fn who_manages_a_pool_reads_and_writes_it_for_a_version_that_knows_of_no_more() {
-        let access = Access::Pools(BTreeMap::from([
+        let access = Access::Pools(Rights::from([
             (PoolId(1), Permission::Read),
             (PoolId(2), Permission::ReadWrite),
             (PoolId(3), Permission::Manage),
@@ -260,5 +327,38 @@ mod tests {
             let principal: Principal = serde_json::from_str(&text).unwrap();
             assert_eq!(serde_json::to_string(&principal.access).unwrap(), read);
         }
+    }
+    #[test]
+    fn who_is_for_a_namespace_is_for_nothing_of_the_pool_and_for_nothing_at_all_before_who_knows_of_none() {
+        let named =
+            BTreeMap::from([("a".to_owned(), Permission::Manage), ("b".to_owned(), Permission::Read)]);
+        let namespaces = BTreeMap::from([(PoolId(1), named)]);
+        let rights = Rights { pools: [(PoolId(2), Permission::ReadWrite)].into(), namespaces };
+        let access = Access::Pools(rights.clone());
+        assert_eq!(access.to_pool(PoolId(1)), None);
+        assert_eq!(access.to_volumes(PoolId(1), "a"), Some(Permission::Manage));
+        assert_eq!(access.to_volumes(PoolId(1), "b"), Some(Permission::Read));
+        assert_eq!(access.to_volumes(PoolId(1), "c"), None);
+        assert_eq!(access.to_volumes(PoolId(3), "a"), None);
+        assert_eq!(access.to_volumes(PoolId(2), "a"), Some(Permission::ReadWrite), "a pool has all of its");
+        assert!(access.names_namespaces_of(PoolId(1)) && !access.names_namespaces_of(PoolId(2)));
+        // The larger of the two counts.
+        let both = Rights { pools: [(PoolId(1), Permission::Read)].into(), ..rights };
+        assert_eq!(
+            (both.to(PoolId(1), "a"), both.to(PoolId(1), "c")),
+            (Some(Permission::Manage), Some(Permission::Read))
+        );
+        let named = both.named().collect::<Vec<_>>();
+        assert_eq!(named, [(PoolId(1), "a", Permission::Manage), (PoolId(1), "b", Permission::Read)]);
+
+        let principal = Principal::new(PublicKey([0; PUBLIC_KEY_BYTES]), access);
+        let text = serde_json::to_string(&principal).unwrap();
+        assert!(
+            text.ends_with(
+                r#""access":{"pools":{"2":"read_write"}},"namespaces":{"1":{"a":"manage","b":"read"}}}"#
+            ),
+            "{text}"
+        );
+        assert_eq!(serde_json::from_str::<Principal>(&text).unwrap(), principal);
     }
 }

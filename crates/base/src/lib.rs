@@ -20,6 +20,7 @@ mod layers;
 pub mod limits;
 pub mod log_entry;
 pub mod map;
+pub mod names;
 pub mod network;
 mod profile;
 mod qos;
@@ -31,7 +32,7 @@ pub mod time;
 mod topology;
 pub mod units;
 
-pub use access::{Access, Encryption, Permission, Principal, PublicKey};
+pub use access::{Access, Encryption, Permission, Principal, PublicKey, Rights};
 pub use blocks::BlockRange;
 pub use buffer::{Buffer, BufferPool};
 pub use checksum::{ZERO_BLOCK_CRC32C, crc32c, keyed_hash};
@@ -44,6 +45,7 @@ pub use ids::{
 pub use layers::{LayerSpan, Views, without};
 pub use limits::{Limit, Limited, Limits};
 pub use log_entry::LogEntry;
+pub use names::{PlaceName, VolumeName};
 pub use network::Network;
 pub use profile::{Profile, WorkClass};
 pub use qos::{Qos, Weight};

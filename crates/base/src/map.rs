@@ -4,7 +4,7 @@ pub use crate::topology::{
     DeviceClass, FailureDomain, Location, NodeInfo, PlacementRule, Reweight, ReweightError, UnknownWord,
 };
 
-use crate::access::{Access, Encryption, Principal, PublicKey};
+use crate::access::{Access, Encryption, Principal, PublicKey, Rights};
 use crate::ids::{
     ClusterId, CutId, Epoch, Generation, History, LayerId, NodeId, OsdId, OsdUuid, PgId, PoolId, ScheduleId,
     VolumeId,
@@ -14,7 +14,7 @@ use crate::profile::{Profile, WorkClass};
 use crate::qos::Qos;
 use crate::recovery::RecoveryShare;
 use crate::schedule::Schedule;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -108,11 +108,22 @@ pub struct PgConfig {
     pub history: History,
 }
 
-/// A volume.
+/// A namespace: volumes of a pool that have names of their own, and keys that are for these alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceInfo {}
+
+/// A volume.
+///
+/// Written as JSON, its name has that of its namespace in front, as `NAMESPACE/NAME`: a version that knows of no namespaces carries
+/// it along when it changes something of the volume, and takes it for that of none that it could make.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 pub struct VolumeInfo {
-    /// Its name, unique in the cluster.
+    /// Its name, unique in its namespace.
     pub name: String,
+    /// The namespace of its pool that it is in; empty: the default one. It stays there for good.
+    #[serde(skip)]
+    pub namespace: String,
     /// The pool it lies in.
     pub pool: PoolId,
     /// Its size in bytes.
@@ -154,6 +165,26 @@ pub struct VolumeInfo {
     /// It lies in the trash: its name is free, nobody attaches it, and all that it holds is kept until it is purged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trashed: Option<Trashed>,
+}
+
+impl Serialize for VolumeInfo {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.namespace.is_empty() {
+            return VolumeInfo::serialize(self, serializer);
+        }
+        let name = format!("{}/{}", self.namespace, self.name);
+        VolumeInfo::serialize(&VolumeInfo { name, ..self.clone() }, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for VolumeInfo {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<VolumeInfo, D::Error> {
+        let mut info = VolumeInfo::deserialize(deserializer)?;
+        if let Some((namespace, name)) = info.name.split_once('/') {
+            (info.namespace, info.name) = (namespace.to_owned(), name.to_owned());
+        }
+        Ok(info)
+    }
 }
 
 impl VolumeInfo {
@@ -248,6 +279,9 @@ pub struct ClusterMap {
     /// its configuration says.
     #[serde(default)]
     pub targets: BTreeMap<PgId, Vec<OsdId>>,
+    /// The namespaces that were made in pools, by name. A pool without any has no entry.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub namespaces: BTreeMap<PoolId, BTreeMap<String, NamespaceInfo>>,
     /// Its volumes, removed ones included until their objects are gone.
     pub volumes: BTreeMap<VolumeId, VolumeInfo>,
     /// Their snapshots, by the numbers of their layers. A volume without any has no entry.
@@ -275,6 +309,9 @@ pub struct ClusterMap {
     /// How much of what OSDs do may be recovery while they serve clients: what was set, or what the profile says.
     #[serde(default)]
     pub recovery_share: RecoveryShare,
+    /// What whoever this map is for may do with volumes: where bare names are looked for. None: an owner, or the cluster itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rights: Option<Rights>,
 }
 
 impl ClusterMap {
@@ -333,13 +370,6 @@ impl ClusterMap {
             Some(info) if !info.host.is_empty() => info.host.clone(),
             _ => node.to_string(),
         }
-    }
-
-    /// The volume of that name, unless it was removed or lies in the trash.
-    #[must_use]
-    pub fn volume_named(&self, name: &str) -> Option<(VolumeId, &VolumeInfo)> {
-        let mut listed = self.volumes.iter().filter(|(_, volume)| volume.is_listed());
-        listed.find(|(_, volume)| volume.name == name).map(|(id, volume)| (*id, volume))
     }
 
     /// The snapshots of a volume, the oldest first.
@@ -408,5 +438,23 @@ impl ClusterMap {
     #[must_use]
     pub fn pool_named(&self, name: &str) -> Option<(PoolId, &PoolInfo)> {
         self.pools.iter().find(|(_, pool)| pool.name == name).map(|(id, pool)| (*id, pool))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_of_a_namespace_reads_back_and_one_of_none_is_written_as_ever() {
+        let plain = VolumeInfo { name: "v".to_owned(), pool: PoolId(1), ..VolumeInfo::default() };
+        let text = serde_json::to_string(&plain).unwrap();
+        assert_eq!(text, r#"{"name":"v","pool":1,"bytes":0,"generation":0,"removed":false}"#);
+        assert_eq!(serde_json::from_str::<VolumeInfo>(&text).unwrap(), plain);
+        let spaced = VolumeInfo { namespace: "n".to_owned(), ..plain };
+        let text = serde_json::to_string(&spaced).unwrap();
+        // So a version that knows of no namespaces writes it back as it read it.
+        assert!(text.starts_with(r#"{"name":"n/v","pool":1,"#), "{text}");
+        assert_eq!(serde_json::from_str::<VolumeInfo>(&text).unwrap(), spaced);
     }
 }

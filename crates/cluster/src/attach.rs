@@ -80,7 +80,7 @@ impl Cluster {
     pub(super) async fn attach_by(&self, bearer: Option<&Bearer>, asked: Attach) -> Result<Attachment> {
         let Attach { volume, client, lease, shared, description, id: expected, knows_layers } = asked;
         for _ in 0..ATTEMPTS_MAX {
-            let (id, read, mut info) = self.find_volume(&volume).await?;
+            let (id, read, mut info) = self.find_volume_by(bearer, &volume).await?;
             if expected.is_some_and(|expected| expected != id) {
                 return Err(ClusterError::NoSuchVolume { name: volume });
             }

@@ -1,8 +1,9 @@
 //! Changes of volumes, as whoever may asks a [`Clerk`](super::Clerk) for them.
 //!
 //! Whoever comes with a key has them done by the same code as an owner: by a [`Cluster`] that was made for that key. Such a one finds
-//! no volume, no pool and nothing in the trash but of pools whose volumes the key may change: a volume's pool is looked at before
-//! anything else of it, it never changes, and no id is used twice. Each transaction is under the condition that the key's entry
+//! no volume, no pool and nothing in the trash but of pools and namespaces whose volumes the key may change: where a volume is is
+//! looked at before anything else of it, that never changes, and no id is used twice. Only what clones are made of it may also have
+//! from where it reads. Each transaction is under the condition that the key's entry
 //! is what it was when the question came; so whose key was removed or changed meanwhile changes nothing any more.
 //!
 //! What is in here is all that such a key may have changed. Limits, schedules, pools and keys are the owner's.
@@ -49,6 +50,10 @@ pub enum VolumeChange {
     SetMetadata { volume: String, key: String, value: String },
     /// [`Cluster::remove_metadata`].
     RemoveMetadata { volume: String, key: String },
+    /// [`Cluster::create_namespace`].
+    CreateNamespace { pool: String, name: String },
+    /// [`Cluster::remove_namespace`].
+    RemoveNamespace { pool: String, name: String },
 }
 
 /// What came of a change.
@@ -104,6 +109,8 @@ impl Cluster {
             To::RemoveSnapshot { volume, name } => self.remove_snapshot(&volume, &name).await.map(drop),
             To::SetMetadata { volume, key, value } => self.set_metadata(&volume, &key, &value).await,
             To::RemoveMetadata { volume, key } => self.remove_metadata(&volume, &key).await,
+            To::CreateNamespace { pool, name } => self.create_namespace(&pool, &name).await,
+            To::RemoveNamespace { pool, name } => self.remove_namespace(&pool, &name).await,
         };
         done.map(|()| Changed::Done)
     }

@@ -16,17 +16,15 @@
 //!
 //! Who may ask how the cluster is learns besides whom to ask, and has nothing done.
 //!
-//! Of the map they follow what routes requests: not which OSDs still hold something of pools that were removed.
+//! Of the map they follow what routes requests, and of volumes those that their keys are for (`shown.rs`).
 
 use super::question::Question;
+use super::shown::{OfClients, Shown};
 use super::{AttachRecord, Cluster, ClusterError, Result, current, encode, keys};
-use async_trait::async_trait;
 use base::map::VolumeInfo;
-use base::{Access, ClientId, Permission, PoolId, Principal};
+use base::{Access, ClientId, Permission, PlaceName, PoolId, Principal, Rights};
 use registry::implement::{PROBE, SCHEME};
-use registry::{
-    Compare, LeaseId, Operation, Range, Registry, RegistryError, Revision, Txn, Watch, WatchBatch,
-};
+use registry::{Compare, LeaseId, Operation, Range, Registry, RegistryError, Txn, Watch};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -176,12 +174,12 @@ impl Share {
     }
 }
 
-/// A key that a client came with, and what it may do with the volumes of pools.
+/// A key that a client came with, and what it may do with the volumes of pools and namespaces.
 #[derive(Debug)]
 pub(super) struct Bearer {
     pub(super) name: String,
     visitor: Arc<Visitor>,
-    pools: BTreeMap<PoolId, Permission>,
+    rights: Rights,
     /// That it may still do so.
     pub(super) unchanged: Compare,
 }
@@ -191,29 +189,50 @@ impl Bearer {
         Err(RegistryError::Forbidden { who: self.name.clone(), reason }.into())
     }
 
+    /// What it is for.
+    pub(super) fn rights(&self) -> &Rights {
+        &self.rights
+    }
+
+    /// It asked for a volume that its key is not for, whether that is there or not.
+    pub(super) fn is_not_for<T>(&self) -> Result<T> {
+        self.forbidden(
+            "that volume is in no pool that its key is for, nor in such a namespace; `millpond auth ls` shows which are"
+                .to_owned(),
+        )
+    }
+
+    /// What it may do with a volume. One that it is not for is not named: its id may have been guessed.
     pub(super) fn permission(&self, info: &VolumeInfo) -> Result<Permission> {
-        match self.pools.get(&info.pool) {
-            Some(permission) => Ok(*permission),
-            None => self.forbidden(format!(
-                "volume {} is in no pool that its key is for; `millpond auth ls` shows which are",
-                info.name
-            )),
+        match self.rights.to(info.pool, &info.namespace) {
+            Some(permission) => Ok(permission),
+            None => self.is_not_for(),
         }
     }
 
     /// Whether it may make, change and remove volumes at all.
     fn may_manage_some(&self) -> Result<()> {
-        match self.pools.values().any(|permission| permission.may_manage()) {
+        let pools = self.rights.pools.values().copied();
+        match pools.chain(self.rights.named().map(|(.., one)| one)).any(Permission::may_manage) {
             true => Ok(()),
             false => self.manages_not("its key does not make or change volumes"),
         }
     }
 
-    /// Whether it may make volumes in a pool.
-    pub(super) fn may_manage_pool(&self, id: PoolId, name: &str) -> Result<()> {
-        match self.pools.get(&id) {
+    /// Whether it may make volumes in a place, of that pool if there is one.
+    pub(super) fn may_manage_place(&self, pool: Option<PoolId>, place: &PlaceName) -> Result<()> {
+        let what = if place.namespace.is_empty() { "pool" } else { "namespace" };
+        match pool.and_then(|pool| self.rights.to(pool, &place.namespace)) {
             Some(permission) if permission.may_manage() => Ok(()),
-            _ => self.manages_not(&format!("its key does not make volumes in pool {name}")),
+            _ => self.manages_not(&format!("its key does not make volumes in {what} {place}")),
+        }
+    }
+
+    /// Whether it may make and remove namespaces of a pool, if there is one: who manages all of it may.
+    pub(super) fn may_manage_namespaces(&self, pool: Option<PoolId>, place: &str) -> Result<()> {
+        match pool.and_then(|pool| self.rights.to(pool, "")) {
+            Some(permission) if permission.may_manage() => Ok(()),
+            _ => self.manages_not(&format!("its key does not make or remove the namespace {place}")),
         }
     }
 
@@ -227,7 +246,8 @@ impl Bearer {
 
     fn manages_not<T>(&self, what: &str) -> Result<T> {
         self.forbidden(format!(
-            "{what}; one that does is made by an owner: `millpond auth add NAME --pool P --manage`"
+            "{what}; one that does is made by an owner: `millpond auth add NAME --pool P --manage`, with \
+             `--namespace N` for one of its namespaces alone"
         ))
     }
 
@@ -342,8 +362,9 @@ impl Clerk {
         let Some(visitor) = &self.visitor else { return current::read_and_watch(registry).await };
         visitor.take_turn(&visitor.requests, MAP_COST).await?;
         let (mut range, changes) = current::read_and_watch(registry).await.map_err(veil)?;
-        range.entries.retain(|entry| is_for_clients(&entry.key));
-        let changes: Box<dyn Watch> = Box::new(OfClients(changes));
+        let mut shown = Shown::to(&visitor.name, &visitor.principal);
+        shown.reduce(&mut range);
+        let changes: Box<dyn Watch> = Box::new(OfClients { changes, shown });
         Ok((range, changes))
     }
 
@@ -384,7 +405,7 @@ impl Clerk {
     /// The key, and that it still may what it did when it came. None for an owner.
     pub(super) async fn bearer(&self) -> Result<Option<Bearer>> {
         let Some(visitor) = &self.visitor else { return Ok(None) };
-        let Access::Pools(pools) = &visitor.principal.access else { return visitor.not_its("for volumes") };
+        let Access::Pools(rights) = &visitor.principal.access else { return visitor.not_its("for volumes") };
         let key = keys::principal(&visitor.name);
         let entry = self.cluster.registry.get(&key).await?;
         let now = entry.as_ref().and_then(|entry| serde_json::from_slice(entry.value.as_bytes()).ok());
@@ -392,8 +413,8 @@ impl Clerk {
             return visitor.was_changed();
         }
         let unchanged = Compare::unchanged(key, entry.as_ref());
-        let (name, pools, visitor) = (visitor.name.clone(), pools.clone(), visitor.clone());
-        Ok(Some(Bearer { name, visitor, pools, unchanged }))
+        let (name, rights, visitor) = (visitor.name.clone(), rights.clone(), visitor.clone());
+        Ok(Some(Bearer { name, visitor, rights, unchanged }))
     }
 
     /// The cluster, for changes of volumes: of those that the key may change, while it may.
@@ -459,31 +480,6 @@ impl Clerk {
     }
 }
 
-/// Whether an entry of the map is told to clients that are no owners.
-fn is_for_clients(key: &str) -> bool {
-    ![keys::REMOVED_POOLS, keys::SCHEDULES].iter().any(|kept| key.starts_with(kept))
-}
-
-/// Changes of the map, without those that are not for clients.
-struct OfClients(Box<dyn Watch>);
-
-#[async_trait]
-impl Watch for OfClients {
-    fn position(&self) -> Revision {
-        self.0.position()
-    }
-
-    async fn next(&mut self) -> Result<WatchBatch, RegistryError> {
-        loop {
-            let mut batch = self.0.next().await?;
-            batch.events.retain(|event| is_for_clients(event.key()));
-            if !batch.events.is_empty() {
-                return Ok(batch);
-            }
-        }
-    }
-}
-
 fn place() -> String {
     format!("{SCHEME}, behind the node that was asked")
 }
@@ -506,6 +502,7 @@ fn veil(error: RegistryError) -> RegistryError {
 mod tests {
     use super::*;
     use crate::question::*;
+    use crate::shown::is_for_clients;
     use crate::{Attachment, MapFollower};
     use base::map::{DeviceClass, PoolInfo, Stillness};
     use base::{ClusterId, Generation, NodeId, OsdUuid, PublicKey, VolumeId};
@@ -533,7 +530,7 @@ mod tests {
     /// Who answers a client that may do that with the pool `ours`.
     async fn client(cluster: &Cluster, name: &str, permission: Permission) -> Clerk {
         let pool = cluster.map().await.unwrap().pool_named("ours").unwrap().0;
-        visitor(cluster, name, Access::Pools(BTreeMap::from([(pool, permission)]))).await
+        visitor(cluster, name, Access::Pools([(pool, permission)].into())).await
     }
 
     async fn visitor(cluster: &Cluster, name: &str, access: Access) -> Clerk {
@@ -627,7 +624,8 @@ mod tests {
     async fn a_client_attaches_the_volumes_of_its_pools_and_changes_nothing_else() {
         let owner = cluster().await;
         let client = client(&owner, "host", Permission::ReadWrite).await;
-        assert_eq!(map_of(&client).await, owner.map().await.unwrap());
+        let (seen, whole) = (map_of(&client).await, owner.map().await.unwrap());
+        assert_eq!((&seen.pgs, seen.volumes.len(), whole.volumes.len()), (&whole.pgs, 1, 2));
         assert_eq!(client.ask(Identify {}).await.unwrap(), ClusterId::default());
         let first = lease(&client).await;
         let attached = attach(&client, "a", 1, first, false).await.unwrap();
@@ -643,7 +641,9 @@ mod tests {
         assert_eq!(owner.holders(volume).await.unwrap(), []);
 
         let second = lease(&client).await;
-        assert_forbidden(attach(&client, "b", 1, second, false).await, "no pool that its key is for");
+        assert_forbidden(attach(&client, "theirs/b", 1, second, false).await, "no pool that its key is for");
+        let unseen = attach(&client, "b", 1, second, false).await;
+        assert!(matches!(unseen, Err(ClusterError::NoSuchVolume { .. })), "{unseen:?}");
         let (b, _) = volume_named(&owner, "b").await;
         assert_forbidden(client.ask(Attachments { volume: b }).await, "no pool that its key is for");
         assert_forbidden(resume_there(&owner, &client, b, second).await, "another key");
@@ -824,7 +824,7 @@ mod tests {
         attach(&client, "a", 1, own, false).await.unwrap();
         let mut principal = owner.principals().await.unwrap().remove("host").unwrap();
         let pool = volume_named(&owner, "b").await.1.pool;
-        principal.access = Access::Pools(BTreeMap::from([(pool, Permission::ReadWrite)]));
+        principal.access = Access::Pools([(pool, Permission::ReadWrite)].into());
         owner.put_principal("host", &principal).await.unwrap();
         assert_forbidden(attach(&client, "a", 2, own, true).await, "connect again");
         assert_forbidden(resume(&client, a, 1, 1, own).await, "connect again");

@@ -4,14 +4,13 @@ use super::keys::{self, MapKey};
 use super::osds::{OsdRecord, OsdUp};
 use super::vantage::Vantage;
 use super::{ClusterError, decode_if_any};
-use base::access::Principal;
+use base::access::{Access, Principal, PublicKey};
 use base::map::{
-    ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo, RemovedPool, SnapshotInfo, Stillness, VolumeInfo,
+    ClusterMap, NamespaceInfo, NodeInfo, OsdInfo, PgConfig, PoolInfo, RemovedPool, SnapshotInfo, Stillness,
+    VolumeInfo,
 };
 use base::schedule::Schedule;
-use base::{
-    ClusterId, Encryption, LayerId, NodeId, OsdId, PgId, PoolId, Profile, RecoveryShare, VolumeId, WorkClass,
-};
+use base::{ClusterId, Encryption, NodeId, OsdId, PgId, PoolId, Profile, RecoveryShare, VolumeId, WorkClass};
 use registry::{Range, Registry, RegistryError, Revision, Value, Watch};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -36,6 +35,7 @@ pub(super) struct MapParts {
     pools: BTreeMap<PoolId, PoolInfo>,
     pgs: BTreeMap<PgId, PgConfig>,
     targets: BTreeMap<PgId, Vec<OsdId>>,
+    namespaces: BTreeMap<PoolId, BTreeMap<String, NamespaceInfo>>,
     volumes: BTreeMap<VolumeId, VolumeInfo>,
     snapshots: BTreeMap<VolumeId, BTreeMap<u32, SnapshotInfo>>,
     still: BTreeMap<VolumeId, Stillness>,
@@ -46,6 +46,8 @@ pub(super) struct MapParts {
     /// If it was set beside the profile.
     recovery_share: Option<RecoveryShare>,
     profile: Profile,
+    /// Of whoever the map is for, if that came with one.
+    key: Option<PublicKey>,
 }
 
 impl MapParts {
@@ -72,8 +74,13 @@ impl MapParts {
             Some(MapKey::Pool(id)) => put_or_remove(&mut self.pools, id, decode_if_any(key, value)?),
             Some(MapKey::Pg(id)) => put_or_remove(&mut self.pgs, id, decode_if_any(key, value)?),
             Some(MapKey::Target(id)) => put_or_remove(&mut self.targets, id, decode_if_any(key, value)?),
+            Some(MapKey::Namespace(pool, name)) => {
+                set_below(&mut self.namespaces, pool, name.to_owned(), decode_if_any(key, value)?);
+            }
             Some(MapKey::Volume(id)) => put_or_remove(&mut self.volumes, id, decode_if_any(key, value)?),
-            Some(MapKey::Snapshot(layer)) => self.set_snapshot(layer, decode_if_any(key, value)?),
+            Some(MapKey::Snapshot(layer)) => {
+                set_below(&mut self.snapshots, layer.volume(), layer.number(), decode_if_any(key, value)?);
+            }
             Some(MapKey::Still(id)) => put_or_remove(&mut self.still, id, decode_if_any(key, value)?),
             Some(MapKey::Schedule(name)) => {
                 put_or_remove(&mut self.schedules, name.to_owned(), decode_if_any(key, value)?);
@@ -93,14 +100,6 @@ impl MapParts {
             None => {}
         }
         Ok(())
-    }
-
-    fn set_snapshot(&mut self, layer: LayerId, value: Option<SnapshotInfo>) {
-        let snapshots = self.snapshots.entry(layer.volume()).or_default();
-        put_or_remove(snapshots, layer.number(), value);
-        if snapshots.is_empty() {
-            self.snapshots.remove(&layer.volume());
-        }
     }
 
     /// The map, if there is a cluster, with OSDs where they are reached from here. Placement groups and volumes without a
@@ -124,6 +123,12 @@ impl MapParts {
         };
         let pgs = self.pgs.iter().filter(|(id, _)| self.pools.contains_key(&id.pool));
         let targets = self.targets.iter().filter(|(id, _)| self.pools.contains_key(&id.pool));
+        let namespaces = self.namespaces.iter().filter(|(pool, _)| self.pools.contains_key(pool));
+        let own = self.key.and_then(|key| self.principals.values().find(|one| one.public_key == key));
+        let rights = own.and_then(|own| match &own.access {
+            Access::Pools(rights) => Some(rights.clone()),
+            _ => None,
+        });
         let volumes = self.volumes.iter().filter(|(_, volume)| self.pools.contains_key(&volume.pool));
         Some(ClusterMap {
             revision: self.revision.0,
@@ -133,6 +138,7 @@ impl MapParts {
             pools: self.pools.clone(),
             pgs: pgs.map(|(id, config)| (*id, config.clone())).collect(),
             targets: targets.map(|(id, target)| (*id, target.clone())).collect(),
+            namespaces: namespaces.map(|(pool, named)| (*pool, named.clone())).collect(),
             volumes: volumes.map(|(id, volume)| (*id, volume.clone())).collect(),
             snapshots: self.snapshots.clone(),
             still: self.still.clone(),
@@ -142,7 +148,22 @@ impl MapParts {
             encryption: self.encryption,
             profile: self.profile,
             recovery_share: self.recovery_share.unwrap_or_else(|| self.profile.share(WorkClass::Recovery)),
+            rights,
         })
+    }
+}
+
+/// Sets one of what belongs to something, which has no entry without any.
+fn set_below<O: Ord + Copy, K: Ord, V>(
+    all: &mut BTreeMap<O, BTreeMap<K, V>>,
+    owner: O,
+    id: K,
+    value: Option<V>,
+) {
+    let below = all.entry(owner).or_default();
+    put_or_remove(below, id, value);
+    if below.is_empty() {
+        all.remove(&owner);
     }
 }
 
@@ -220,6 +241,13 @@ impl MapFollower {
     /// An entry that makes no sense.
     pub fn of(range: Range, changes: Box<dyn Watch>) -> Result<MapFollower, ClusterError> {
         Ok(MapFollower { parts: MapParts::of(range)?, changes })
+    }
+
+    /// The same, for whoever has that key: what bare names mean goes by what that is for.
+    #[must_use]
+    pub fn seen_with(mut self, key: Option<PublicKey>) -> MapFollower {
+        self.parts.key = key;
+        self
     }
 
     /// The map as it was seen last, if there is a cluster.

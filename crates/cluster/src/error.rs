@@ -2,6 +2,7 @@
 
 use super::presence::MoveRecord;
 use base::map::{DeviceClass, FailureDomain};
+use base::names;
 use base::units::ByteSize;
 use base::{ClusterId, Epoch, LayerId, NodeId, OsdId, PgId, VolumeId};
 use registry::RegistryError;
@@ -170,13 +171,25 @@ pub enum ClusterError {
     },
     /// Something was cloned from it.
     #[error(
-        "{what} is what {clone} was cloned from, which needs what it holds; `millpond volume flatten {clone}` has that copied, or          remove the clone first"
+        "{what} is what {clone} was cloned from, which needs what it holds; `millpond volume flatten {clone}` has that copied, or \
+         remove the clone first"
     )]
     HasClones {
         /// What was to be removed.
         what: String,
         /// The name of a clone.
         clone: String,
+    },
+    /// Something was cloned from it that whoever asks does not see.
+    #[error(
+        "{what} is what {clone} was cloned from, which this key is not for, and which needs what it holds; whoever manages that one has \
+         it flattened, or removes it"
+    )]
+    HasUnseenClones {
+        /// What was to be removed.
+        what: String,
+        /// The clone.
+        clone: VolumeId,
     },
     /// It is no clone, or was flattened.
     #[error("the volume {name} depends on no other: it is no clone, or was flattened")]
@@ -411,6 +424,97 @@ pub enum ClusterError {
         /// The name.
         name: String,
     },
+    /// It is no name.
+    #[error(transparent)]
+    NoName(#[from] names::NameError),
+    /// Volumes of several places have it.
+    #[error("{}", names::ambiguous(name, all))]
+    AmbiguousName {
+        /// The name.
+        name: String,
+        /// Their full names.
+        all: Vec<String>,
+    },
+    /// It would be somewhere else by that name.
+    #[error(
+        "the volume {name} stays in {place}, and {new} is not there; `millpond volume clone` makes one in another namespace of its pool \
+         that holds the same, `millpond volume export` and `import` copy it to another pool"
+    )]
+    OtherPlace {
+        /// The volume.
+        name: String,
+        /// Its pool and namespace.
+        place: String,
+        /// The name that it was to have.
+        new: String,
+    },
+    /// Nothing can be there.
+    #[error("{place} {reason}; name one pool, in front of the volume's name or beside it")]
+    PlaceInvalid {
+        /// The pool and the namespace.
+        place: String,
+        /// Why.
+        reason: String,
+    },
+    /// A clone would lie in another pool than what it is made of.
+    #[error(
+        "a clone lies in the pool of its snapshot, which is {pool}, and {new} is not there; `millpond volume export` and `import` copy a \
+         snapshot to another pool"
+    )]
+    OtherPool {
+        /// The pool.
+        pool: String,
+        /// The name that the clone was to have.
+        new: String,
+    },
+    /// The pool has no such namespace.
+    #[error(
+        "there is no namespace {place}; `millpond namespace ls` lists them, `millpond namespace create {place}` makes it"
+    )]
+    NoSuchNamespace {
+        /// The pool and the namespace.
+        place: String,
+    },
+    /// The name is taken.
+    #[error("there is a namespace {place} already; choose another name")]
+    NamespaceExists {
+        /// The pool and the namespace.
+        place: String,
+    },
+    /// Volumes are in it.
+    #[error(
+        "the namespace {place} still holds {volumes} volumes, {example} among them; remove them first with `millpond volume rm \
+         --now`, and those that `millpond volume trash` shows with `millpond volume purge`"
+    )]
+    NamespaceInUse {
+        /// The pool and the namespace.
+        place: String,
+        /// How many.
+        volumes: usize,
+        /// The name of one.
+        example: String,
+    },
+    /// Keys are for it.
+    #[error(
+        "the key {key} is for the namespace {place}, and would be for another one that is called so later; remove that first with \
+         `millpond auth rm {key}`"
+    )]
+    NamespaceHasKeys {
+        /// The pool and the namespace.
+        place: String,
+        /// The name of one of the keys.
+        key: String,
+    },
+    /// The pool still has namespaces.
+    #[error(
+        "the pool {name} still has the namespace {namespace}; remove it first with `millpond namespace rm {name}/{namespace}`"
+    )]
+    PoolHasNamespaces {
+        /// The pool.
+        name: String,
+        /// One of them.
+        namespace: String,
+    },
     /// Nothing is noted there.
     #[error(
         "nothing is noted under {key:?} beside the volume {volume}; `millpond volume meta ls {volume}` lists what is"
@@ -526,22 +630,23 @@ pub enum ClusterError {
     },
 }
 
-const NAME_BYTES_MAX: usize = 100;
+impl From<names::Unfound> for ClusterError {
+    fn from(unfound: names::Unfound) -> ClusterError {
+        match unfound {
+            names::Unfound::NoName(error) => error.into(),
+            names::Unfound::Missing { name } => ClusterError::NoSuchVolume { name },
+            names::Unfound::Ambiguous { name, all } => ClusterError::AmbiguousName { name, all },
+        }
+    }
+}
 
-/// Whether a name keeps the rules for names of pools, volumes, snapshots and keys.
+/// Whether a name keeps the rules for names of pools, namespaces, volumes, snapshots and keys.
 ///
 /// # Errors
 /// [`ClusterError::NameInvalid`].
 pub fn check_name(what: &'static str, name: &str) -> Result<(), ClusterError> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    let reason = if name.is_empty() {
-        "is empty"
-    } else if !name.bytes().all(allowed) {
-        "has another character than those allowed"
-    } else if name.len() > NAME_BYTES_MAX {
-        "is longer than 100 characters"
-    } else {
-        return Ok(());
-    };
-    Err(ClusterError::NameInvalid { what, name: name.chars().take(NAME_BYTES_MAX).collect(), reason })
+    names::check(name).map_err(|reason| {
+        let name = name.chars().take(names::NAME_BYTES_MAX).collect();
+        ClusterError::NameInvalid { what, name, reason }
+    })
 }

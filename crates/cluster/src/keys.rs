@@ -24,6 +24,7 @@ pub(super) const SETTINGS: &str = "millpond/settings";
 pub(super) const DRIVES: &str = "millpond/drive/";
 pub(super) const PGS: &str = "millpond/map/pg/";
 pub(super) const TARGETS: &str = "millpond/map/target/";
+pub(super) const NAMESPACES: &str = "millpond/map/namespace/";
 pub(super) const VOLUMES: &str = "millpond/map/volume/";
 pub(super) const SNAPSHOTS: &str = "millpond/map/snapshot/";
 pub(super) const SCHEDULES: &str = "millpond/map/schedule/";
@@ -45,6 +46,7 @@ pub(super) enum MapKey<'a> {
     Pool(PoolId),
     Pg(PgId),
     Target(PgId),
+    Namespace(PoolId, &'a str),
     Volume(VolumeId),
     Snapshot(LayerId),
     Still(VolumeId),
@@ -76,6 +78,10 @@ impl MapKey<'_> {
             "pool" => id.parse().ok().map(|id| MapKey::Pool(PoolId(id))),
             "pg" => id.parse().ok().map(MapKey::Pg),
             "target" => id.parse().ok().map(MapKey::Target),
+            "namespace" => {
+                let (pool, name) = id.split_once('/')?;
+                pool.parse().ok().map(|pool| MapKey::Namespace(PoolId(pool), name))
+            }
             "volume" => id.parse().ok().map(|id| MapKey::Volume(VolumeId(id))),
             "snapshot" => parse_layer(id).map(MapKey::Snapshot),
             "still" => id.parse().ok().map(|id| MapKey::Still(VolumeId(id))),
@@ -117,6 +123,8 @@ keys! {
     pgs_of(pool: PoolId) = "{PGS}{}.", pool.0;
     target(id: PgId) = "{TARGETS}{id}";
     targets_of(pool: PoolId) = "{TARGETS}{}.", pool.0;
+    namespaces_of(pool: PoolId) = "{NAMESPACES}{}/", pool.0;
+    namespace(pool: PoolId, name: &str) = "{NAMESPACES}{}/{name}", pool.0;
     volume(id: VolumeId) = "{VOLUMES}{}", id.0;
     next_clone(family: VolumeId) = "millpond/next/clone/{}", family.0;
     snapshots_of(volume: VolumeId) = "{SNAPSHOTS}{}/", volume.0;
@@ -132,6 +140,9 @@ keys! {
     uuid(uuid: OsdUuid) = "millpond/uuid/{uuid}";
     pool_name(name: &str) = "millpond/pool-name/{name}";
     volume_name(name: &str) = "{VOLUME_NAMES}{name}";
+    volume_names_beside(name: &str) = "{VOLUME_NAMES}{name}/";
+    volume_name_beside(name: &str, pool: PoolId) = "{VOLUME_NAMES}{name}/{}", pool.0;
+    volume_name_in(pool: PoolId, namespace: &str, name: &str) = "millpond/volume-name-in/{}/{namespace}/{name}", pool.0;
     metadata_of(volume: VolumeId) = "millpond/metadata/{}/", volume.0;
     metadatum(volume: VolumeId, key: &str) = "millpond/metadata/{}/{key}", volume.0;
     attached_to(volume: VolumeId) = "{ATTACHED}{}/", volume.0;
@@ -163,6 +174,9 @@ mod tests {
         assert_eq!(MapKey::parse(&self::pg(pg)), Some(MapKey::Pg(pg)));
         assert_eq!(MapKey::parse(&target(pg)), Some(MapKey::Target(pg)));
         assert!(target(pg).starts_with(&targets_of(PoolId(3))));
+        assert_eq!(MapKey::parse(&namespace(PoolId(3), "n")), Some(MapKey::Namespace(PoolId(3), "n")));
+        assert!(namespace(PoolId(3), "n").starts_with(&namespaces_of(PoolId(3))));
+        assert!(volume_name_beside("v", PoolId(3)).starts_with(&volume_names_beside("v")));
         assert_eq!(MapKey::parse(&volume(VolumeId(3))), Some(MapKey::Volume(VolumeId(3))));
         let layer = VolumeId(3).layer(7);
         assert_eq!(MapKey::parse(&snapshot(layer)), Some(MapKey::Snapshot(layer)));
@@ -177,6 +191,8 @@ mod tests {
         for other in [
             &beyond,
             "millpond/map/snapshot/3",
+            "millpond/map/namespace/3",
+            "millpond/map/namespace/x/n",
             "millpond/map/",
             "millpond/map/osd/x",
             "millpond/map/moon/1",

@@ -17,6 +17,7 @@
 //! | `millpond/map/profile`           | [`Profile`](base::Profile): whom OSDs favour | for ever |
 //! | `millpond/reserved`              | a number, one more with each reservation that is made larger | for ever |
 //! | `millpond/map/recovery-share`    | [`RecoveryShare`](base::RecoveryShare): how much of what OSDs do may be recovery | for ever |
+//! | `millpond/map/namespace/POOL/NAME` | [`NamespaceInfo`](base::map::NamespaceInfo) | until removed |
 //! | `millpond/map/volume/ID`         | [`VolumeInfo`](base::map::VolumeInfo) | with its pool |
 //! | `millpond/map/snapshot/VOLUME/NUMBER` | [`SnapshotInfo`](base::map::SnapshotInfo): of the layer of that number | until the snapshot is removed |
 //! | `millpond/map/still/VOLUME`      | [`Stillness`](base::map::Stillness): its clients are to stand still | as long as the lease of whoever makes snapshots, or until they are made |
@@ -28,7 +29,7 @@
 //! | `millpond/joined/ID`             | the placement group in which that OSD became in sync last | with the OSD |
 //! | `millpond/osds-removed`          | how many OSDs were removed | for ever |
 //! | `millpond/pool-name/NAME`        | the id of the pool | with the pool |
-//! | `millpond/volume-name/NAME`      | the id of the volume | until the volume is renamed, put into the trash, or removed |
+//! | `millpond/volume-name/NAME`, `…/NAME/POOL`, `millpond/volume-name-in/POOL/NAMESPACE/NAME` | the id of the volume: see `names.rs` | until the volume is renamed, put into the trash, or removed |
 //! | `millpond/snapshot-name/VOLUME/NAME` | the number of the layer | until the snapshot is renamed or removed |
 //! | `millpond/stands-still/VOLUME/CLIENT` | [`Stillness`](base::map::Stillness): for that time the client stands still | as long as the client's lease |
 //! | `millpond/metadata/VOLUME/KEY`    | what somebody noted beside the volume: text | until the volume is removed |
@@ -50,6 +51,8 @@
 //! Each change reads, decides, and writes in one transaction under the condition that what it decided by
 //! is unchanged; else it looks again. Some keys exist for that condition alone: every attach writes the
 //! volume's guard, every new volume moves `next/volume`, so that a removal of a volume or pool notices either;
+//! whoever makes a volume or a key in a namespace writes the namespace's entry, and who makes a namespace writes its pool's
+//! name, so that their removal notices that;
 //! every removal of an OSD and every new pool writes `osds-removed`, so that the one notices the other; whoever becomes in
 //! sync writes `joined`, so that its removal, and its replacement, notice that.
 //!
@@ -71,6 +74,8 @@ mod lineage;
 mod manager;
 mod metadata;
 mod migration;
+mod names;
+mod namespaces;
 mod nodes;
 mod osds;
 mod pools;
@@ -82,6 +87,7 @@ mod replacement;
 mod schedules;
 mod scrubs;
 mod settings;
+mod shown;
 mod snapshots;
 mod splits;
 mod targets;

@@ -7,10 +7,9 @@
 //! has primaries copy what it sees of that to its first layer, beneath all that it and its snapshots hold, so that nobody sees a
 //! difference; when all have, the snapshot is let go.
 
-use super::error::check_name;
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
 use base::map::{ClusterMap, SnapshotInfo, VolumeInfo};
-use base::{CutId, Generation, LayerId, VolumeId};
+use base::{CutId, Generation, LayerId, VolumeId, VolumeName};
 use registry::{Operation, Txn};
 use std::collections::BTreeMap;
 
@@ -68,19 +67,28 @@ impl Cluster {
         Err(ClusterError::Contended { what: format!("the volume {volume}") })
     }
 
-    /// Makes a volume that holds what a snapshot holds, in the same pool.
+    /// Makes a volume that holds what a snapshot holds: beside the snapshot's volume, or where its name says, which is in the same
+    /// pool. Whoever may read the snapshot may do so where it may make volumes.
     ///
     /// # Errors
     /// [`ClusterError::VolumeExists`], [`ClusterError::NoSuchSnapshot`], [`ClusterError::NoSuchVolume`],
-    /// [`ClusterError::ClonedTooDeep`], [`ClusterError::NoMoreClones`], [`ClusterError::NameInvalid`]; those of the registry.
+    /// [`ClusterError::NoSuchNamespace`], [`ClusterError::OtherPool`], [`ClusterError::ClonedTooDeep`],
+    /// [`ClusterError::NoMoreClones`], [`ClusterError::NoName`]; those of the registry.
     pub async fn clone_volume(&self, volume: &str, snapshot: &str, name: &str) -> Result<VolumeId> {
-        check_name("volume", name)?;
+        let wanted: VolumeName = name.parse()?;
         for _ in 0..ATTEMPTS_MAX {
-            let (id, numbered, found) = self.find_snapshot(volume, snapshot).await?;
+            let seen = self.find_seen_volume(volume).await?;
+            let beside = self.place_of(&seen.2).await?;
+            let place = wanted.place.clone().unwrap_or_else(|| beside.clone());
+            let (pool, pool_there) = self.find_place(&place).await?;
+            if pool != seen.2.pool {
+                return Err(ClusterError::OtherPool { pool: beside.pool, new: name.to_owned() });
+            }
+            let (id, numbered, found) = self.find_snapshot_of(seen.0, volume, snapshot).await?;
             let (Some(number), Some(held)) = (numbered.value, found.value.clone()) else { continue };
             let read: Read<VolumeInfo> = self.read(&keys::volume(id)).await?;
             let Some(info) = read.value.clone().filter(VolumeInfo::is_listed) else { continue };
-            let named = self.free_name(name).await?;
+            let named = self.free_name(pool, &place.namespace, &wanted.name).await?;
             if self.map().await?.clone_depth(id) >= ClusterMap::CLONE_DEPTH_MAX {
                 let (volume, max) = (volume.to_owned(), ClusterMap::CLONE_DEPTH_MAX);
                 return Err(ClusterError::ClonedTooDeep { volume, max });
@@ -94,15 +102,16 @@ impl Cluster {
             let (change, used_cut) = next_cut.take(1);
             let clone = id.clone_of_family(clone as u32);
             let made = VolumeInfo {
-                name: name.to_owned(),
-                pool: info.pool,
+                name: wanted.name.clone(),
+                namespace: place.namespace,
+                pool,
                 bytes: held.bytes,
                 parent: Some(id.layer(number)),
                 cut: held.is_ragged.then_some(CutId(change)),
                 ..VolumeInfo::default()
             };
-            let mut txn = named
-                .replaced_by(&clone)
+            let mut txn = Txn::new()
+                .when(pool_there)
                 // Whoever removes the snapshot or its volume meanwhile looks again what was cloned from it.
                 .when(read.unchanged())
                 .then(Operation::put(&read.key, encode(&info)))
@@ -115,7 +124,7 @@ impl Cluster {
             if held.is_ragged {
                 txn = txn.when(next_cut.unchanged()).then(used_cut);
             }
-            if self.commit(txn).await? {
+            if self.commit(named.taken_by(clone, txn)).await? {
                 return Ok(clone);
             }
         }
@@ -172,24 +181,26 @@ impl Cluster {
         Err(ClusterError::Contended { what: volume.to_string() })
     }
 
-    /// The names of the clones of a volume's snapshots, or of one of them. Read behind what a clone changes when it is made.
-    pub(super) async fn clones_of(&self, id: VolumeId, snapshot: Option<LayerId>) -> Result<Vec<String>> {
+    /// Whether nothing was cloned from a volume's snapshots, or from one of them. Read behind what a clone changes when it is made.
+    pub(super) async fn check_uncloned(
+        &self,
+        id: VolumeId,
+        snapshot: Option<LayerId>,
+        what: &str,
+    ) -> Result<()> {
         let map = self.map().await?;
-        let its = map.clones_of(id).filter(|(.., of)| snapshot.is_none_or(|snapshot| snapshot == *of));
-        Ok(its
-            .map(|(clone, info, _)| match info.trashed {
-                None => info.name.clone(),
-                Some(_) => format!("{} (in the trash, id {})", info.name, clone.0),
-            })
-            .collect())
-    }
-
-    /// Whether nothing was cloned from a volume.
-    pub(super) async fn check_uncloned(&self, id: VolumeId, volume: &str) -> Result<()> {
-        match self.clones_of(id, None).await?.into_iter().next() {
-            None => Ok(()),
-            Some(clone) => Err(ClusterError::HasClones { what: format!("the volume {volume}"), clone }),
+        let is_of = |of: LayerId| snapshot.is_none_or(|snapshot| snapshot == of);
+        let Some((clone, info, _)) = map.clones_of(id).find(|(.., of)| is_of(*of)) else { return Ok(()) };
+        let what = what.to_owned();
+        // Of what it is not for a key learns no more than that it is there.
+        if self.bearer.as_ref().is_some_and(|bearer| bearer.permission(info).is_err()) {
+            return Err(ClusterError::HasUnseenClones { what, clone });
         }
+        let clone = match info.trashed {
+            None => map.shown_name(info),
+            Some(_) => format!("{} (in the trash, id {})", map.shown_name(info), clone.0),
+        };
+        Err(ClusterError::HasClones { what, clone })
     }
 
     /// Has whoever removes the volume meanwhile look again what snapshots it has.

@@ -4,15 +4,12 @@ use super::error::check_name;
 use super::osds::OsdRecord;
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
 use base::map::{ClusterMap, FailureDomain, PgConfig, PlacementRule, PoolInfo, RemovedPool, VolumeInfo};
-use base::{Epoch, OsdId, PgId, PoolId, VolumeId};
+use base::{Epoch, OsdId, PgId, PoolId};
 use placement::{Candidate, PG_COUNT_MAX, most_replicas, place};
 use registry::{Compare, Operation, Txn};
 
 /// Copies of an object, at most.
 const SIZE_MAX: u32 = 16;
-
-/// How often a name and what it leads to are read until they fit.
-const NAME_READS: usize = 4;
 
 impl Cluster {
     /// Makes a pool whose replicas lie on distinct hosts, on drives of any class: see [`Self::create_pool_by`].
@@ -135,11 +132,11 @@ impl Cluster {
         self.commit(read.replaced_by(now)).await
     }
 
-    /// Removes a pool that holds no volumes. Its tombstone stays until every OSD that there is now has said that it holds
+    /// Removes a pool that holds no volumes and has no namespaces. Its tombstone stays until every OSD that there is now has said that it holds
     /// nothing of it: one that is away hears of it when it is back.
     ///
     /// # Errors
-    /// [`ClusterError::NoSuchPool`], [`ClusterError::PoolInUse`]; those of the registry.
+    /// [`ClusterError::NoSuchPool`], [`ClusterError::PoolInUse`], [`ClusterError::PoolHasNamespaces`]; those of the registry.
     pub async fn remove_pool(&self, name: &str) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
             let (id, is_named) = self.find_pool(name).await?;
@@ -156,6 +153,10 @@ impl Cluster {
                     volumes: living.len(),
                     example: example.name.clone(),
                 });
+            }
+            // Whoever makes one meanwhile changes the entry of the pool's name.
+            if let Some(namespace) = self.namespace_of(id).await? {
+                return Err(ClusterError::PoolHasNamespaces { name: name.to_owned(), namespace });
             }
             // The same of the OSDs: nobody joins or leaves behind the list of those who may hold something.
             let removed_osds: Read<u64> = self.read(keys::OSDS_REMOVED).await?;
@@ -283,29 +284,7 @@ impl Cluster {
     pub(super) async fn find_pool(&self, name: &str) -> Result<(PoolId, Compare)> {
         let named: Read<PoolId> = self.read(&keys::pool_name(name)).await?;
         let id = named.value.ok_or_else(|| ClusterError::NoSuchPool { name: name.to_owned() })?;
-        self.bearer.as_ref().map_or(Ok(()), |bearer| bearer.may_manage_pool(id, name))?;
         Ok((id, named.unchanged()))
-    }
-
-    /// The volume of a name as it was read. While its entry is unchanged, the name leads to it: both change together.
-    pub(super) async fn find_volume(&self, name: &str) -> Result<(VolumeId, Read<VolumeInfo>, VolumeInfo)> {
-        let no_such_volume = || ClusterError::NoSuchVolume { name: name.to_owned() };
-        let mut found = None;
-        for _ in 0..NAME_READS {
-            let named: Read<VolumeId> = self.read(&keys::volume_name(name)).await?;
-            let id = named.value.ok_or_else(no_such_volume)?;
-            let read: Read<VolumeInfo> = self.read(&keys::volume(id)).await?;
-            match read.value.clone() {
-                Some(info) if info.is_listed() && info.name == name => {
-                    self.check_managed(&info)?;
-                    return Ok((id, read, info));
-                }
-                // Between the two readings it was renamed, removed, or put into the trash; the name may be another's by now.
-                _ => found = Some(id),
-            }
-        }
-        let dangling = |volume| ClusterError::DanglingName { name: name.to_owned(), volume };
-        Err(found.map_or_else(no_such_volume, dangling))
     }
 }
 

@@ -3,9 +3,13 @@
 
 use super::error::check_name;
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
+use base::map::NamespaceInfo;
 use base::{Access, Encryption, Limits, NodeId, Principal, PublicKey};
 use registry::{Compare, Operation, Txn};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Namespaces that one key is for: with bare names it is looked into each, and each takes part in one transaction.
+const NAMESPACES_MAX: usize = 32;
 
 impl Cluster {
     /// Admits a new principal.
@@ -15,13 +19,18 @@ impl Cluster {
     /// registry.
     pub async fn add_principal(&self, name: &str, principal: &Principal) -> Result<()> {
         check_name("key", name)?;
-        let conditions = self.pools_are_there(principal).await?;
-        let key = keys::principal(name);
-        let txn = conditions.when(Compare::Absent(key.clone())).then(Operation::put(&key, encode(principal)));
-        if self.commit(txn).await? {
-            return Ok(());
+        for _ in 0..ATTEMPTS_MAX {
+            let read: Read<Principal> = self.read(&keys::principal(name)).await?;
+            if read.entry.is_some() {
+                return Err(ClusterError::PrincipalExists { name: name.to_owned() });
+            }
+            let conditions = self.pools_are_there(principal).await?;
+            let txn = conditions.when(read.unchanged()).then(Operation::put(&read.key, encode(principal)));
+            if self.commit(txn).await? {
+                return Ok(());
+            }
         }
-        Err(ClusterError::PrincipalExists { name: name.to_owned() })
+        Err(ClusterError::Contended { what: format!("the key {name}") })
     }
 
     /// Admits a principal, or gives the one of that name this key and this access instead of what it had. Its limits stay.
@@ -106,19 +115,34 @@ impl Cluster {
         Ok(principals.find(is_its).map(|principal| principal.public_key))
     }
 
-    /// A transaction under the condition that the pools of an access are there.
+    /// A transaction under the condition that the pools and namespaces of an access are there.
     async fn pools_are_there(&self, principal: &Principal) -> Result<Txn> {
-        let Access::Pools(pools) = &principal.access else { return Ok(Txn::new()) };
-        if pools.is_empty() {
-            return Err(ClusterError::AccessInvalid { reason: "it names no pool".to_owned() });
+        let invalid = |reason| Err(ClusterError::AccessInvalid { reason });
+        let Access::Pools(rights) = &principal.access else { return Ok(Txn::new()) };
+        if rights.is_empty() {
+            return invalid("it names no pool".to_owned());
+        }
+        let named = rights.named().count();
+        if named > NAMESPACES_MAX {
+            return invalid(format!(
+                "it names {named} namespaces, and {NAMESPACES_MAX} are the most; make several keys, or one for the pool"
+            ));
         }
         let mut txn = Txn::new();
-        for &pool in pools.keys() {
+        for &pool in rights.pools.keys().chain(rights.namespaces.keys()).collect::<BTreeSet<_>>() {
             let key = keys::pool(pool);
             if self.registry.get(&key).await?.is_none() {
-                return Err(ClusterError::AccessInvalid { reason: format!("there is no {pool}") });
+                return invalid(format!("there is no {pool}"));
             }
             txn = txn.when(Compare::Exists(key));
+        }
+        for (pool, name, _) in rights.named() {
+            let there: Read<NamespaceInfo> = self.read(&keys::namespace(pool, name)).await?;
+            let Some(info) = &there.value else {
+                return invalid(format!("{pool} has no namespace {name}"));
+            };
+            // Whoever removes the namespace meanwhile looks again whose keys are for it.
+            txn = txn.when(there.unchanged()).then(Operation::put(&there.key, encode(info)));
         }
         Ok(txn)
     }

@@ -7,9 +7,9 @@
 use super::error::check_name;
 use super::snapshots::OnBehalf;
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, VOLUMES_AT_ONCE_MAX, WantedSnapshot, keys};
-use base::map::{SnapshotInfo, VolumeInfo};
+use base::map::{ClusterMap, SnapshotInfo, VolumeInfo};
 use base::schedule::{Interval, Keep, Schedule};
-use base::{LayerId, ScheduleId, VolumeId};
+use base::{LayerId, ScheduleId, VolumeId, VolumeName};
 use registry::{Operation, Txn};
 
 /// Bytes of a name: those of snapshots consist of it and of a moment.
@@ -192,8 +192,12 @@ impl Cluster {
             let read: Read<VolumeInfo> = self.read(&keys::volume(id)).await?;
             let Some(info) = read.value.clone().filter(VolumeInfo::is_listed) else { return Ok(false) };
             let is_same = found.value.as_ref() == Some(seen) && named.value == Some(layer.number());
-            if !is_same || seen.protected || !self.clones_of(id, Some(layer)).await?.is_empty() {
+            if !is_same || seen.protected {
                 return Ok(false);
+            }
+            match self.check_uncloned(id, Some(layer), &seen.name).await {
+                Err(ClusterError::HasClones { .. }) => return Ok(false),
+                checked => checked?,
             }
             if self.commit_removal(&read, info, &found, &named, Some(&decided_by)).await? {
                 return Ok(true);
@@ -243,8 +247,17 @@ impl Cluster {
             let read: Read<VolumeInfo> = self.read(&keys::volume(*id)).await?;
             there.extend(read.value.filter(|info| !info.removed).map(|info| (*id, info)));
         }
+        let map = if remove.is_empty() { ClusterMap::default() } else { self.map().await? };
         for name in remove {
-            let is_meant = |(_, info): &(VolumeId, VolumeInfo)| info.name == *name;
+            let wanted: VolumeName = name.parse()?;
+            let is_meant = |(_, info): &(VolumeId, VolumeInfo)| map.may_mean(&wanted, info);
+            let is_listed = |one: &&(VolumeId, VolumeInfo)| is_meant(one) && one.1.is_listed();
+            let mut meant: Vec<_> = there.iter().filter(is_listed).collect();
+            if meant.len() > 1 {
+                meant.sort_unstable_by_key(|(_, info)| map.full_name(info));
+                let all = meant.into_iter().map(|(_, info)| map.full_name(info)).collect();
+                return Err(ClusterError::AmbiguousName { name: name.clone(), all });
+            }
             let listed = there.iter().position(|one| is_meant(one) && one.1.is_listed());
             let Some(index) = listed.or_else(|| there.iter().position(is_meant)) else {
                 let reason = format!(

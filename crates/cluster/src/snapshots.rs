@@ -27,7 +27,7 @@ const STANDSTILL_LIMIT: Duration = Duration::from_secs(1);
 /// How long a standstill lasts at most should whoever asked for it die.
 const STANDSTILL_TTL: Duration = Duration::from_secs(5);
 /// Entries that are read of a volume so that its clients are asked to stand still.
-const STOP_READS: u32 = 8;
+const STOP_READS: u32 = 12;
 /// Ranges that are read of a volume to see whether its clients stand still.
 const LOOK_READS: u32 = 3;
 /// The pause before it is looked again who stands still.
@@ -186,7 +186,11 @@ impl Cluster {
         for _ in 0..ATTEMPTS_MAX {
             let mut volumes = Vec::with_capacity(wanted.len());
             for one in wanted {
-                volumes.push(self.to_stop(one).await?);
+                let one = self.to_stop(one).await?;
+                if volumes.iter().any(|other: &Stopped| other.id == one.id) {
+                    return Err(ClusterError::NamedTwice { volume: one.volume });
+                }
+                volumes.push(one);
             }
             let mut txn = Txn::new();
             for stopped in &volumes {
@@ -353,10 +357,7 @@ impl Cluster {
                 return Err(ClusterError::SnapshotProtected { volume, name });
             }
             let layer = id.layer(named.value.unwrap_or_default());
-            if let Some(clone) = self.clones_of(id, Some(layer)).await?.into_iter().next() {
-                let what = format!("the snapshot {volume}@{name}");
-                return Err(ClusterError::HasClones { what, clone });
-            }
+            self.check_uncloned(id, Some(layer), &format!("the snapshot {volume}@{name}")).await?;
             if self.commit_removal(&read, info, &found, &named, None).await? {
                 return Ok(layer);
             }
@@ -437,6 +438,16 @@ impl Cluster {
         name: &str,
     ) -> Result<(VolumeId, Read<u32>, Read<SnapshotInfo>)> {
         let (id, ..) = self.find_volume(volume).await?;
+        self.find_snapshot_of(id, volume, name).await
+    }
+
+    /// The same, of a volume that was found by that name.
+    pub(super) async fn find_snapshot_of(
+        &self,
+        id: VolumeId,
+        volume: &str,
+        name: &str,
+    ) -> Result<(VolumeId, Read<u32>, Read<SnapshotInfo>)> {
         let missing = || ClusterError::NoSuchSnapshot { volume: volume.to_owned(), name: name.to_owned() };
         let named: Read<u32> = self.read(&keys::snapshot_name(id, name)).await?;
         let number = named.value.filter(|number| *number <= LayerId::NUMBER_MAX).ok_or_else(missing)?;

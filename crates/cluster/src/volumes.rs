@@ -3,44 +3,51 @@
 //! A volume in the trash has no name: others may have it by then. It is known by its id, and what it held is there as it was
 //! until it is purged. Then it is removed for good, as one that was never in the trash can be.
 //!
+//! A volume is called by its name, which says where it is if it is not bare; it stays in its pool and its namespace for good.
+//!
 //! A volume that is made smaller bears the number of that *cut* until what it held beyond its end is deleted everywhere
 //! ([`Cluster::cut_is_done`]). Until then it does not grow: what was cut off would be there again. It may be made smaller
 //! still, which is another cut.
 
-use super::error::check_name;
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
 use base::geometry::VOLUME_BYTES_MAX;
 use base::map::{Trashed, VolumeInfo};
 use base::units::ByteSize;
-use base::{ClientId, CutId, Generation, VolumeId};
-use registry::{Operation, Txn};
+use base::{ClientId, CutId, Generation, PlaceName, PoolId, VolumeId, VolumeName};
+use registry::{Compare, Operation, Txn};
 
 /// Entries beside a volume that its removal deletes in the same transaction.
 const DELETIONS_AT_ONCE: usize = 100;
 
 impl Cluster {
-    /// Makes a volume in the pool of a name.
+    /// Makes a volume in the pool of a name: in its default namespace, or where the volume's name says.
     ///
     /// # Errors
-    /// [`ClusterError::VolumeExists`], [`ClusterError::NoSuchPool`], [`ClusterError::NameInvalid`],
-    /// [`ClusterError::VolumeSizeInvalid`]; those of the registry.
+    /// [`ClusterError::VolumeExists`], [`ClusterError::NoSuchPool`], [`ClusterError::NoSuchNamespace`], [`ClusterError::NoName`],
+    /// [`ClusterError::PlaceInvalid`], [`ClusterError::VolumeSizeInvalid`]; those of the registry.
     pub async fn create_volume(&self, name: &str, pool: &str, bytes: u64) -> Result<VolumeId> {
-        check_name("volume", name)?;
+        let wanted: VolumeName = name.parse()?;
         check_bytes(name, bytes)?;
+        let of_pool = || PlaceName { pool: pool.to_owned(), namespace: String::new() };
+        let place = wanted.place.clone().unwrap_or_else(of_pool);
+        if place.pool != pool {
+            let reason = "is in another pool than is said beside it".to_owned();
+            return Err(ClusterError::PlaceInvalid { place: place.to_string(), reason });
+        }
         for _ in 0..ATTEMPTS_MAX {
-            let (pool, pool_there) = self.find_pool(pool).await?;
-            let named = self.free_name(name).await?;
+            let (pool, pool_there) = self.find_place(&place).await?;
+            let named = self.free_name(pool, &place.namespace, &wanted.name).await?;
             let next: Read<u64> = self.read(keys::NEXT_VOLUME).await?;
             let (number, used) = next.take(1);
             let id = VolumeId(number);
-            let info = VolumeInfo { name: name.to_owned(), pool, bytes, ..VolumeInfo::default() };
-            let txn = named
-                .replaced_by(&id)
+            let (namespace, name) = (place.namespace.clone(), wanted.name.clone());
+            let info = VolumeInfo { name, namespace, pool, bytes, ..VolumeInfo::default() };
+            let txn = Txn::new()
                 .when(pool_there)
                 .when(next.unchanged())
                 .then(used)
                 .then(Operation::put(keys::volume(id), encode(&info)));
-            if self.commit(txn).await? {
+            if self.commit(named.taken_by(id, txn)).await? {
                 return Ok(id);
             }
         }
@@ -103,24 +110,22 @@ impl Cluster {
         Err(ClusterError::Contended { what: volume.to_string() })
     }
 
-    /// Gives a volume another name, also while it is attached.
+    /// Gives a volume another name where it is, also while it is attached.
     ///
     /// # Errors
-    /// [`ClusterError::VolumeExists`], [`ClusterError::NoSuchVolume`], [`ClusterError::NameInvalid`]; those of the registry.
+    /// [`ClusterError::VolumeExists`], [`ClusterError::NoSuchVolume`], [`ClusterError::NoName`], [`ClusterError::OtherPlace`]; those
+    /// of the registry.
     pub async fn rename_volume(&self, name: &str, new: &str) -> Result<()> {
-        check_name("volume", new)?;
         for _ in 0..ATTEMPTS_MAX {
             let (id, read, info) = self.find_volume(name).await?;
-            if name == new {
+            let new = self.named_there(name, new, &info).await?;
+            if info.name == new {
                 return Ok(());
             }
-            let named = self.free_name(new).await?;
-            let txn = read
-                .replaced_by(&VolumeInfo { name: new.to_owned(), ..info })
-                .when(named.unchanged())
-                .then(Operation::put(&named.key, encode(&id)))
-                .then(Operation::delete(keys::volume_name(name)));
-            if self.commit(txn).await? {
+            let named = self.free_name(info.pool, &info.namespace, &new).await?;
+            let txn = read.replaced_by(&VolumeInfo { name: new, ..info.clone() });
+            let txn = self.leave_name(txn, id, &info).await?;
+            if self.commit(named.taken_by(id, txn)).await? {
                 return Ok(());
             }
         }
@@ -138,32 +143,30 @@ impl Cluster {
             let guard = self.unattached(id, name).await?;
             self.check_unprotected(id, name).await?;
             let generation = Generation(info.generation.0 + 1);
-            let txn = read
-                .replaced_by(&VolumeInfo { generation, trashed: Some(trashed), ..info })
-                .when(guard.unchanged())
-                .then(Operation::delete(keys::volume_name(name)));
-            if self.commit(txn).await? {
+            let lying = VolumeInfo { generation, trashed: Some(trashed), ..info.clone() };
+            let txn = read.replaced_by(&lying).when(guard.unchanged());
+            if self.commit(self.leave_name(txn, id, &info).await?).await? {
                 return Ok(id);
             }
         }
         Err(ClusterError::Contended { what: format!("the volume {name}") })
     }
 
-    /// Brings a volume back out of the trash, under a name that nobody has; None: under the one that it had.
+    /// Brings a volume back out of the trash to where it was, under a name that nobody has there; None: under the one that it had.
     ///
     /// # Errors
-    /// [`ClusterError::VolumeExists`], [`ClusterError::NotInTrash`], [`ClusterError::NameInvalid`]; those of the registry.
+    /// [`ClusterError::VolumeExists`], [`ClusterError::NotInTrash`], [`ClusterError::NoName`], [`ClusterError::OtherPlace`]; those
+    /// of the registry.
     pub async fn restore_volume(&self, id: VolumeId, name: Option<&str>) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
             let (read, info) = self.find_in_trash(id).await?;
-            let name = name.unwrap_or(&info.name).to_owned();
-            check_name("volume", &name)?;
-            let named = self.free_name(&name).await?;
-            let txn = read
-                .replaced_by(&VolumeInfo { name, trashed: None, ..info })
-                .when(named.unchanged())
-                .then(Operation::put(&named.key, encode(&id)));
-            if self.commit(txn).await? {
+            let name = match name {
+                Some(new) => self.named_there(&info.name, new, &info).await?,
+                None => info.name.clone(),
+            };
+            let named = self.free_name(info.pool, &info.namespace, &name).await?;
+            let txn = read.replaced_by(&VolumeInfo { name, trashed: None, ..info });
+            if self.commit(named.taken_by(id, txn)).await? {
                 return Ok(());
             }
         }
@@ -193,7 +196,7 @@ impl Cluster {
     pub async fn purge_volume(&self, id: VolumeId, generation: Generation) -> Result<bool> {
         for _ in 0..ATTEMPTS_MAX {
             let Some((read, info)) = self.find_as_trashed(id, generation).await? else { return Ok(false) };
-            self.check_uncloned(id, &info.name).await?;
+            self.check_uncloned(id, None, &format!("the volume {}", info.name)).await?;
             let txn = read.replaced_by(&gone(info)).then(Operation::delete(keys::attach_guard(id)));
             if self.commit_with_all_beside(txn, id).await? {
                 return Ok(true);
@@ -224,12 +227,12 @@ impl Cluster {
             let (id, read, info) = self.find_volume(name).await?;
             let guard = self.unattached(id, name).await?;
             self.check_unprotected(id, name).await?;
-            self.check_uncloned(id, name).await?;
+            self.check_uncloned(id, None, &format!("the volume {name}")).await?;
             let txn = read
-                .replaced_by(&gone(info))
+                .replaced_by(&gone(info.clone()))
                 .when(guard.unchanged())
-                .then(Operation::delete(keys::volume_name(name)))
                 .then(Operation::delete(&guard.key));
+            let txn = self.leave_name(txn, id, &info).await?;
             if self.commit_with_all_beside(txn, id).await? {
                 return Ok(id);
             }
@@ -237,12 +240,26 @@ impl Cluster {
         Err(ClusterError::Contended { what: format!("the volume {name}") })
     }
 
-    /// The entry of a name that no volume has.
-    pub(super) async fn free_name(&self, name: &str) -> Result<Read<VolumeId>> {
-        let named: Read<VolumeId> = self.read(&keys::volume_name(name)).await?;
-        match named.value {
-            None => Ok(named),
-            Some(_) => Err(ClusterError::VolumeExists { name: name.to_owned() }),
+    /// The pool of a place in which whoever this is done for may make volumes, and the condition that it is there still.
+    pub(super) async fn find_place(&self, place: &PlaceName) -> Result<(PoolId, Compare)> {
+        let found = self.find_pool(&place.pool).await;
+        if let Some(bearer) = &self.bearer {
+            bearer.may_manage_place(found.as_ref().ok().map(|(id, _)| *id), place)?;
+        }
+        found
+    }
+
+    /// What a volume is to be called, by a name that may say where it is: where it is already.
+    async fn named_there(&self, name: &str, new: &str, info: &VolumeInfo) -> Result<String> {
+        let VolumeName { place: said, name: called } = new.parse()?;
+        let place = self.place_of(info).await?;
+        match said {
+            Some(said) if said != place => Err(ClusterError::OtherPlace {
+                name: name.to_owned(),
+                place: place.to_string(),
+                new: new.to_owned(),
+            }),
+            _ => Ok(called),
         }
     }
 
@@ -400,8 +417,8 @@ mod tests {
         let other = cluster.create_volume("v", "p", MIB).await.unwrap();
         let error = cluster.restore_volume(volume, None).await.unwrap_err();
         assert!(matches!(error, ClusterError::VolumeExists { .. }), "{error}");
-        let error = cluster.restore_volume(volume, Some("a/b")).await.unwrap_err();
-        assert!(matches!(error, ClusterError::NameInvalid { .. }), "{error}");
+        let error = cluster.restore_volume(volume, Some("a@b")).await.unwrap_err();
+        assert!(matches!(error, ClusterError::NoName(_)), "{error}");
         cluster.restore_volume(volume, Some("w")).await.unwrap();
         let map = cluster.map().await.unwrap();
         assert_eq!((map.volume_named("v").unwrap().0, map.volume_named("w").unwrap().0), (other, volume));

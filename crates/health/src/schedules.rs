@@ -109,7 +109,7 @@ pub fn schedules(
 fn volume(map: &ClusterMap, schedule: &Schedule, id: VolumeId) -> ScheduledVolume {
     let info = map.volumes.get(&id);
     ScheduledVolume {
-        name: info.map_or_else(|| id.to_string(), |info| info.name.clone()),
+        name: info.map_or_else(|| id.to_string(), |info| map.shown_name(info)),
         is_there: info.is_some_and(VolumeInfo::is_listed),
         snapshots: made(map, schedule, id).count(),
         last_unix_seconds: made(map, schedule, id).last(),

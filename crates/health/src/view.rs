@@ -11,8 +11,8 @@ use base::schedule::LateSchedule;
 use base::status::{Away, LostRange, OsdStatus, PgState, PgStatus, RecoveryProgress, Statuses};
 use base::units::ByteSize;
 use base::{
-    ClusterId, Encryption, Epoch, Generation, LayerId, Limits, NodeId, OsdId, PgId, PoolId, Profile, Qos,
-    RecoveryShare, VolumeId,
+    ClusterId, Encryption, Epoch, Generation, LayerId, Limits, NodeId, OsdId, PgId, PlaceName, PoolId,
+    Profile, Qos, RecoveryShare, VolumeId, VolumeName,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -143,7 +143,7 @@ impl OsdView {
 /// Bytes of a volume of which no sound copy is left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LostView {
-    /// The volume's name.
+    /// The volume's name, with its pool and namespace where there are several.
     pub volume: String,
     /// In bytes from its start.
     pub offset: u64,
@@ -155,8 +155,10 @@ impl LostView {
     fn new(range: &LostRange, map: &ClusterMap) -> LostView {
         let volume = match map.volumes.get(&range.volume) {
             // Another may have its name.
-            Some(info) if info.trashed.is_some() => format!("{} (in the trash: {})", range.volume, info.name),
-            Some(info) => info.name.clone(),
+            Some(info) if info.trashed.is_some() => {
+                format!("{} (in the trash: {})", range.volume, map.shown_name(info))
+            }
+            Some(info) => map.shown_name(info),
             None => range.volume.to_string(),
         };
         LostView { volume, offset: range.offset, length: range.length }
@@ -299,10 +301,13 @@ pub struct VolumeView {
     /// Its id.
     #[schema(value_type = u64)]
     pub volume: VolumeId,
-    /// Its name.
+    /// Its name, unique in its namespace.
     pub name: String,
     /// The name of its pool.
     pub pool: String,
+    /// Its namespace; empty: the default one of its pool.
+    #[serde(default)]
+    pub namespace: String,
     /// Its size in bytes.
     pub bytes: u64,
     /// How often it was attached exclusively, or put into the trash.
@@ -337,6 +342,9 @@ pub struct TrashedVolumeView {
     pub name: String,
     /// The name of its pool.
     pub pool: String,
+    /// Its namespace; empty: the default one of its pool.
+    #[serde(default)]
+    pub namespace: String,
     /// Its size in bytes.
     pub bytes: u64,
     /// When it came there, in seconds since 1970.
@@ -348,10 +356,46 @@ pub struct TrashedVolumeView {
     pub generation: Generation,
 }
 
+impl VolumeView {
+    /// Its name in full.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        full_name(&self.pool, &self.namespace, &self.name)
+    }
+}
+
+impl TrashedVolumeView {
+    /// The name that it had, in full.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        full_name(&self.pool, &self.namespace, &self.name)
+    }
+}
+
+fn full_name(pool: &str, namespace: &str, name: &str) -> String {
+    let place = PlaceName { pool: pool.to_owned(), namespace: namespace.to_owned() };
+    VolumeName { place: Some(place), name: name.to_owned() }.to_string()
+}
+
+/// A namespace of a pool: `namespace ls --json` is a list of these.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NamespaceView {
+    /// The name of its pool.
+    pub pool: String,
+    /// Its name.
+    pub name: String,
+    /// Its volumes, without those in the trash.
+    pub volumes: usize,
+    /// Bytes that its volumes could hold if they were written in full.
+    pub volume_bytes: u64,
+    /// Its volumes in the trash: it is not removed as long as there are some.
+    pub trashed: usize,
+}
+
 /// A snapshot of a volume: `volume snapshot ls --json` is a list of these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotView {
-    /// The name of its volume.
+    /// The name of its volume, with its pool and namespace where there are several.
     pub volume: String,
     /// Its name.
     pub name: String,
@@ -667,6 +711,7 @@ pub fn volumes(map: &ClusterMap) -> Vec<VolumeView> {
             volume: *id,
             name: info.name.clone(),
             pool: pool_name(map, info.pool),
+            namespace: info.namespace.clone(),
             bytes: info.bytes,
             generation: info.generation,
             cutting: info.cut.is_some(),
@@ -676,21 +721,24 @@ pub fn volumes(map: &ClusterMap) -> Vec<VolumeView> {
             qos: info.qos,
         })
         .collect();
-    volumes.sort_by(|one, other| one.name.cmp(&other.name));
+    let place = |one: &VolumeView| (one.name.clone(), one.pool.clone(), one.namespace.clone());
+    volumes.sort_by_cached_key(place);
     volumes
 }
 
 /// What people call a snapshot.
 fn snapshot_name(map: &ClusterMap, layer: LayerId) -> String {
-    let volume =
-        map.volumes.get(&layer.volume()).map_or_else(|| layer.volume().to_string(), |info| info.name.clone());
+    let volume = map
+        .volumes
+        .get(&layer.volume())
+        .map_or_else(|| layer.volume().to_string(), |info| map.shown_name(info));
     let snapshot = map.snapshot(layer).map_or_else(|| layer.number().to_string(), |info| info.name.clone());
     format!("{volume}@{snapshot}")
 }
 
 /// The snapshots of a volume, the oldest first.
 pub fn snapshots(map: &ClusterMap, volume: VolumeId) -> Vec<SnapshotView> {
-    let of = map.volumes.get(&volume).map(|info| info.name.clone()).unwrap_or_default();
+    let of = map.volumes.get(&volume).map(|info| map.shown_name(info)).unwrap_or_default();
     let view = |(layer, info): (LayerId, &SnapshotInfo)| SnapshotView {
         volume: of.clone(),
         name: info.name.clone(),
@@ -705,7 +753,7 @@ pub fn snapshots(map: &ClusterMap, volume: VolumeId) -> Vec<SnapshotView> {
         clones: map
             .clones_of(volume)
             .filter(|(.., of)| *of == layer)
-            .map(|(_, clone, _)| clone.name.clone())
+            .map(|(_, clone, _)| map.shown_name(clone))
             .collect(),
     };
     map.snapshots_of(volume).map(view).collect()
@@ -717,6 +765,7 @@ pub fn trash(map: &ClusterMap) -> Vec<TrashedVolumeView> {
         volume,
         name: info.name.clone(),
         pool: pool_name(map, info.pool),
+        namespace: info.namespace.clone(),
         bytes: info.bytes,
         trashed_at_unix_seconds: trashed.at_unix_seconds,
         // The manager says so within a moment.
@@ -728,6 +777,25 @@ pub fn trash(map: &ClusterMap) -> Vec<TrashedVolumeView> {
     let mut volumes: Vec<TrashedVolumeView> = map.trash().map(view).collect();
     volumes.sort_by_key(|one| (one.name.clone(), one.trashed_at_unix_seconds, one.volume));
     volumes
+}
+
+/// The namespaces that were made, by their pools and names.
+pub fn namespaces(map: &ClusterMap) -> Vec<NamespaceView> {
+    let view = |(pool, name): (PoolId, &String)| {
+        let inside = map.volumes.values().filter(|info| info.pool == pool && info.namespace == *name);
+        let listed = inside.clone().filter(|info| info.is_listed());
+        NamespaceView {
+            pool: pool_name(map, pool),
+            name: name.clone(),
+            volumes: listed.clone().count(),
+            volume_bytes: listed.map(|info| info.bytes).sum(),
+            trashed: inside.filter(|info| !info.removed && info.trashed.is_some()).count(),
+        }
+    };
+    let all = map.namespaces.iter().flat_map(|(pool, named)| named.keys().map(|name| (*pool, name)));
+    let mut namespaces: Vec<NamespaceView> = all.map(view).collect();
+    namespaces.sort_by_cached_key(|one| (one.pool.clone(), one.name.clone()));
+    namespaces
 }
 
 fn pool_name(map: &ClusterMap, pool: PoolId) -> String {

@@ -127,13 +127,13 @@ impl Management {
     pub async fn settle_cuts(&self, map: &ClusterMap, statuses: &Statuses) -> Result<(), ClusterError> {
         for (volume, flatten) in flattened(map, statuses) {
             if self.cluster.is_flattened(volume, flatten).await? {
-                let name = map.volumes.get(&volume).map_or("", |info| info.name.as_str());
+                let name = map.volumes.get(&volume).map_or_else(String::new, |info| map.shown_name(info));
                 tracing::info!(volume = %name, "the volume was flattened: it depends on no other any more");
             }
         }
         for (volume, cut) in cuts_done(map, statuses) {
             if self.cluster.cut_is_done(volume, cut).await? {
-                let name = map.volumes.get(&volume).map_or("", |info| info.name.as_str());
+                let name = map.volumes.get(&volume).map_or_else(String::new, |info| map.shown_name(info));
                 tracing::info!(volume = %name, "nothing is left of the volume beyond its end, and it may grow");
             }
         }
@@ -157,7 +157,7 @@ impl Management {
         }
         for (volume, generation) in expiry.due {
             if self.cluster.purge_volume(volume, generation).await? {
-                let name = map.volumes.get(&volume).map_or("", |info| info.name.as_str());
+                let name = map.volumes.get(&volume).map_or_else(String::new, |info| map.shown_name(info));
                 tracing::info!(volume = %name, id = volume.0, "the volume lay in the trash long enough, and is removed for good");
             }
         }

@@ -18,8 +18,8 @@ mod transfer;
 use clap::{CommandFactory, Parser};
 use commands::arguments::{Arguments, Command};
 use commands::{
-    auth, bench, client, cluster, config, demo, detach, log, migrate, monitor, nbd, node, node_process, osd,
-    pg, placement, pool, schedule, scrub, status, up, verdict, volume,
+    auth, bench, client, cluster, config, demo, detach, log, migrate, monitor, namespace, nbd, node,
+    node_process, osd, pg, placement, pool, schedule, scrub, status, up, verdict, volume,
 };
 use manager::log::ProcessLog;
 use std::process::ExitCode;
@@ -76,6 +76,7 @@ fn run(arguments: &Arguments, log: &ProcessLog) -> anyhow::Result<ExitCode> {
         Command::Pg(pg) => pg::run(pg, directory),
         Command::Placement(placement) => placement::run(placement, directory),
         Command::Pool(pool) => pool::run(pool, directory),
+        Command::Namespace(namespace) => namespace::run(namespace, directory),
         Command::Scrub(scrub) => scrub::run(scrub, directory),
         Command::Volume(volume) => volume::run(volume, directory),
         Command::Schedule(schedule) => schedule::run(schedule, directory),

@@ -53,7 +53,7 @@ impl Scene {
         }
         let pool = cluster.create_pool("default", 2, 1, 16).await.unwrap();
         let mut keys = BTreeMap::new();
-        let pools = Access::Pools(BTreeMap::from([(pool, Permission::ReadWrite)]));
+        let pools = Access::Pools([(pool, Permission::ReadWrite)].into());
         for (name, access) in [
             ("node.0", Access::Node(NodeId(0))),
             ("node.1", Access::Node(NodeId(1))),

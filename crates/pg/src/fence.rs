@@ -352,7 +352,7 @@ mod tests {
     /// Somebody who may write to the volume lies, by a request and by a fence.
     fn is_lied_to_by_a_tenant(pair: &mut Pair) {
         let tenant = LinkId(1000);
-        let access = Access::Pools(BTreeMap::from([(PG.pool, Permission::ReadWrite)]));
+        let access = Access::Pools([(PG.pool, Permission::ReadWrite)].into());
         let principal = Principal::new(PublicKey([3; 32]), access);
         let credential = Credential { name: "tenant".into(), principal, seen_at: 0 };
         let client = ClientLink::new(ClientId(4), Some(credential));

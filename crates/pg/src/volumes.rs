@@ -32,6 +32,8 @@ pub(crate) const LATE_MAX: Duration = Duration::from_secs(6);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VolumeState {
     pub(crate) pool: PoolId,
+    /// The namespace of the pool that it is in; empty: the default one.
+    pub(crate) namespace: Arc<str>,
     /// The layer that it writes to.
     pub(crate) head: LayerId,
     /// Of the layers that the newest one sees, those from this one on hold what nobody sees when it is written over.
@@ -239,6 +241,9 @@ impl Volumes {
             }
             let state = self.known.entry(*id).or_default();
             (state.pool, state.bytes, state.is_removed) = (info.pool, info.bytes, info.removed);
+            if *state.namespace != *info.namespace {
+                state.namespace = info.namespace.as_str().into();
+            }
             state.head = info.head_layer(*id);
             // What a snapshot sees of a branch, it may see through another one.
             let newest = map.snapshots_of(*id).next_back().filter(|_| info.bends.is_empty());

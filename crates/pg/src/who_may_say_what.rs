@@ -8,7 +8,7 @@ use crate::testing::{Alone, PG, VOLUME};
 use base::map::{OsdInfo, PgConfig};
 use base::{
     Access, BLOCK_BYTES, BlockRange, ClientId, Epoch, Generation, LinkId, LogEntry, OBJECT_BLOCKS, ObjectKey,
-    OsdId, Permission, PgId, PoolId, Principal, PublicKey, Sequence, crc32c,
+    OsdId, Permission, PgId, PoolId, Principal, PublicKey, Rights, Sequence, crc32c,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,13 +36,16 @@ enum Sender {
     Reader,
     /// A client of another pool.
     Tenant,
+    /// A client of a namespace of the pool that the volume is not in.
+    Neighbour,
     /// An OSD, by an epoch that is so much later than the group's.
     Osd(OsdId, i64),
 }
 
-const SENDERS: [Sender; 9] = [
+const SENDERS: [Sender; 10] = [
     Sender::Reader,
     Sender::Tenant,
+    Sender::Neighbour,
     Sender::Osd(STRANGER, -1),
     Sender::Osd(STRANGER, 0),
     Sender::Osd(STRANGER, 1),
@@ -283,8 +286,12 @@ impl Scene {
                 osd.shared.links.insert_osd(link, OsdLink::new(peer, Some(version()), *now));
                 None
             }
-            Sender::Reader => Some(Access::Pools(BTreeMap::from([(PG.pool, Permission::Read)]))),
-            Sender::Tenant => Some(Access::Pools(BTreeMap::from([(PoolId(2), Permission::ReadWrite)]))),
+            Sender::Reader => Some(Access::Pools([(PG.pool, Permission::Read)].into())),
+            Sender::Tenant => Some(Access::Pools([(PoolId(2), Permission::ReadWrite)].into())),
+            Sender::Neighbour => {
+                let namespaces = [(PG.pool, [("theirs".to_owned(), Permission::Manage)].into())].into();
+                Some(Access::Pools(Rights { namespaces, ..Rights::default() }))
+            }
         };
         if let Some(access) = access {
             let principal = Principal::new(PublicKey([3; 32]), access);
@@ -415,7 +422,7 @@ fn whoever_must_not_say_something_changes_nothing_by_it() {
         let mut link = scene.connect(sender);
         for kind in Kind::ALL {
             match sender {
-                Sender::Reader | Sender::Tenant => {
+                Sender::Reader | Sender::Tenant | Sender::Neighbour => {
                     let about = scene.about(LED, 0);
                     scene.becomes(&mut link, sender, *kind, about, of_client(sender, *kind));
                 }

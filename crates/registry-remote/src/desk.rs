@@ -5,6 +5,7 @@ use crate::nodes::Nodes;
 use crate::protocol::{MAP, path_of};
 use async_trait::async_trait;
 use auth::Identity;
+use base::PublicKey;
 use base::map::ClusterMap;
 use cluster::{Clerk, Cluster, ClusterError, MapFollower, Question, keep_map};
 use registry::{Connect, DEFAULT_TIMEOUT, Endpoints, Range, RegistryError, Revision, Watch, WatchBatch};
@@ -31,7 +32,7 @@ impl DeskPlace {
             DeskPlace::Nodes(endpoints) => {
                 let nodes = Nodes::new(endpoints, identity);
                 let link = Link::new(Way::Nodes(nodes), endpoints.place(), DEFAULT_TIMEOUT);
-                Ok(Desk(Answering::Nodes(Arc::new(link))))
+                Ok(Desk(Answering::Nodes { link: Arc::new(link), key: identity.public() }))
             }
         }
     }
@@ -44,7 +45,11 @@ pub struct Desk(Answering);
 #[derive(Clone)]
 enum Answering {
     Here(Clerk),
-    Nodes(Arc<Link>),
+    Nodes {
+        link: Arc<Link>,
+        /// Whose key they are asked with: what bare names of volumes mean goes by what that is for.
+        key: PublicKey,
+    },
 }
 
 impl Desk {
@@ -62,7 +67,7 @@ impl Desk {
     pub async fn ask<Q: Question>(&self, question: Q) -> Result<Q::Answer, ClusterError> {
         match &self.0 {
             Answering::Here(clerk) => clerk.ask(question).await,
-            Answering::Nodes(link) => {
+            Answering::Nodes { link, .. } => {
                 let (answer, _) = link.ask(&path_of::<Q>(), &question, Q::IS_REPEATABLE).await;
                 Ok(answer?)
             }
@@ -100,21 +105,23 @@ impl Desk {
     }
 
     fn learn(&self, map: &ClusterMap) {
-        if let Answering::Nodes(link) = &self.0 {
+        if let Answering::Nodes { link, .. } = &self.0 {
             link.learn(map);
         }
     }
 
     async fn follow_map(&self) -> Result<MapFollower, ClusterError> {
+        let mut with = None;
         let (range, changes): (Range, Box<dyn Watch>) = match &self.0 {
             Answering::Here(clerk) => clerk.follow_map().await?,
-            Answering::Nodes(link) => {
+            Answering::Nodes { link, key } => {
+                with = Some(*key);
                 let (range, lines): (Range, Lines) = link.follow(MAP, &()).await?;
                 let position = range.revision.next();
                 (range, Box::new(Followed { lines, position, link: link.clone() }))
             }
         };
-        MapFollower::of(range, changes)
+        Ok(MapFollower::of(range, changes)?.seen_with(with))
     }
 }
 

@@ -4,6 +4,7 @@ use super::dialler::{Dial, Dialled, Dialler};
 use super::fence::{self, FENCE_LIMIT, Order};
 use auth::{Identity, KeyError, SecretKey};
 use base::map::{ClusterMap, Stillness};
+use base::names::Unfound;
 use base::{ClientId, Generation, LayerId, VolumeId};
 use cluster::{
     Attach, Attachment, ClusterError, Detach, Fenced, Grant, KeepAlive, Resume, Revoke, StandsStill,
@@ -560,7 +561,8 @@ impl Hold {
         maps: &mut watch::Receiver<Arc<ClusterMap>>,
     ) -> Result<(String, Attachment), AttachError> {
         let name_in = |map: &Arc<ClusterMap>| {
-            map.volumes.get(&volume).filter(|info| info.is_listed()).map(|info| info.name.clone())
+            let info = map.volumes.get(&volume).filter(|info| info.is_listed())?;
+            Some(map.short_name(volume, info))
         };
         let removed = || AttachError::Lost { reason: format!("{volume} was removed") };
         loop {
@@ -657,6 +659,9 @@ async fn attach_all(
             knows_layers: true,
         };
         let attached = desk.ask(attach).await?;
+        if volumes.iter().any(|other: &Attachment| other.id == attached.id) {
+            return Err(ClusterError::NamedTwice { volume: name.clone() }.into());
+        }
         hold.volumes.borrow_mut().push((attached.id, attached.generation));
         volumes.push(attached);
     }
@@ -692,10 +697,15 @@ async fn find_volume(
     maps: &mut watch::Receiver<Arc<ClusterMap>>,
     name: &str,
 ) -> Result<VolumeId, AttachError> {
-    let find = |map: &ClusterMap| map.volume_named(name).map(|(id, _)| id);
+    let find = |map: &ClusterMap| match map.find_volume(name) {
+        Ok((id, _)) => Some(Ok(id)),
+        Err(Unfound::Missing { .. }) => None,
+        // Another map says the same.
+        Err(error) => Some(Err(ClusterError::from(error))),
+    };
     let shown = tokio::time::timeout(SNAPSHOT_LIMIT, maps.wait_for(|map| find(map).is_some())).await;
     let found = shown.ok().and_then(Result::ok).and_then(|map| find(&map));
-    Ok(found.ok_or_else(|| ClusterError::NoSuchVolume { name: name.to_owned() })?)
+    Ok(found.unwrap_or_else(|| Err(ClusterError::NoSuchVolume { name: name.to_owned() }))?)
 }
 
 /// The layer of a snapshot, once a map shows it.
@@ -703,10 +713,9 @@ async fn find_snapshot(
     maps: &mut watch::Receiver<Arc<ClusterMap>>,
     (volume, snapshot): (&str, &str),
 ) -> Result<LayerId, AttachError> {
-    let find = |map: &ClusterMap| {
-        let (id, _) = map.volume_named(volume)?;
-        map.snapshot_named(id, snapshot)
-    };
+    // One that may be another is told before it is waited for.
+    let id = find_volume(maps, volume).await?;
+    let find = |map: &ClusterMap| map.snapshot_named(id, snapshot);
     // One that was made just now is in the next map.
     let shown = tokio::time::timeout(SNAPSHOT_LIMIT, maps.wait_for(|map| find(map).is_some())).await;
     let found = shown.ok().and_then(Result::ok).and_then(|map| find(&map));

@@ -2,6 +2,7 @@
 
 mod attach;
 mod current;
+mod namespaces;
 mod osds;
 mod places;
 mod qos;
@@ -227,10 +228,14 @@ async fn volumes_are_made_resized_and_removed() {
         cluster.create_volume("a.b_c-1", "default", 1).await,
         Err(ClusterError::VolumeExists { .. })
     ));
-    for name in ["", "a b", "ü", "a/b", &"x".repeat(101)] {
+    for name in ["", "a b", "ü", "default/a/b/c", "default//a", &"x".repeat(101)] {
         let error = cluster.create_volume(name, "default", 1).await.unwrap_err();
-        assert!(matches!(error, ClusterError::NameInvalid { .. }), "{error}");
+        assert!(matches!(error, ClusterError::NoName(_)), "{error}");
     }
+    let error = cluster.create_volume("a/b", "default", 1).await.unwrap_err();
+    assert!(matches!(error, ClusterError::PlaceInvalid { .. }), "{error}");
+    let error = cluster.create_volume("default/a/b", "default", 1).await.unwrap_err();
+    assert!(matches!(error, ClusterError::NoSuchNamespace { .. }), "{error}");
     for bytes in [0, (64 << 40) + 1] {
         let error = cluster.create_volume("v", "default", bytes).await.unwrap_err();
         assert!(error.to_string().contains("64TiB"), "{error}");

@@ -355,7 +355,7 @@ impl Scene {
             name: "tenant".into(),
             principal: Principal::new(
                 PublicKey([9; 32]),
-                Access::Pools(BTreeMap::from([(POOL, Permission::ReadWrite)])),
+                Access::Pools([(POOL, Permission::ReadWrite)].into()),
             ),
             // No map says anything newer.
             seen_at: u64::MAX,

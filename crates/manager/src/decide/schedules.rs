@@ -84,7 +84,7 @@ impl Agenda {
                     .collect();
                 let at: Vec<u64> = made.iter().map(|(_, info)| info.at_unix_seconds).collect();
                 if schedule.is_due(now, at.iter().copied()) {
-                    due.volumes.push((volume, info.name.clone()));
+                    due.volumes.push((volume, map.short_name(volume, info)));
                 }
                 let kept = schedule.keep.kept(&at);
                 // What somebody protects, and what was cloned from, stays as long as that is so.

@@ -1,8 +1,8 @@
 //! What the command line accepts, with the help that a person reads.
 
 use crate::commands::{
-    auth, bench, client, cluster, config, log, migrate, monitor, nbd, node, node_process, osd, pg, placement,
-    pool, schedule, scrub, status, up, verdict, volume,
+    auth, bench, client, cluster, config, log, migrate, monitor, namespace, nbd, node, node_process, osd, pg,
+    placement, pool, schedule, scrub, status, up, verdict, volume,
 };
 use crate::top;
 use clap::{Parser, Subcommand};
@@ -77,6 +77,9 @@ pub enum Command {
     /// Create, change, list and remove pools
     #[command(subcommand)]
     Pool(pool::PoolCommand),
+    /// Create, list and remove namespaces: parts of a pool whose volumes have names and keys of their own
+    #[command(subcommand)]
+    Namespace(namespace::NamespaceCommand),
     /// Look for damage before somebody needs the data, and see what was found
     #[command(subcommand)]
     Scrub(scrub::ScrubCommand),

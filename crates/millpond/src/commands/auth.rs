@@ -9,7 +9,7 @@ use crate::output::{self, table};
 use ::auth::SecretKey;
 use anyhow::{Context, bail};
 use base::map::ClusterMap;
-use base::{Access, Limits, Permission, Principal, PublicKey};
+use base::{Access, Limits, Permission, PlaceName, PoolId, Principal, PublicKey, Rights};
 use clap::{Args, Subcommand};
 use cluster::{Cluster, ClusterError};
 use registry::Endpoints;
@@ -25,6 +25,7 @@ pub enum AuthCommand {
     #[command(after_help = "Examples:\n  millpond auth add vm-host-1 --pool default --rw\n  \
                             millpond auth add backup --pool default --pool archive --ro --out backup.key\n  \
                             millpond auth add vm-hosts --pool vms --manage\n  \
+                            millpond auth add team-a --pool vms --namespace team-a --manage\n  \
                             millpond auth add alice --admin\n  millpond auth add prometheus --monitor\n\n\
                             Whoever has the file can act as that client: hand it over on a safe way.\n\
                             `millpond nbd disk --key vm-host-1.key` uses it on a host of the cluster; `millpond auth \
@@ -76,6 +77,9 @@ pub struct AddArguments {
         conflicts_with_all = ["admin", "monitor"]
     )]
     pools: Vec<String>,
+    /// A namespace of that pool, so that it may use the volumes in it and no others; repeat it for more
+    #[arg(long = "namespace", value_name = "NAMESPACE", requires = "pools")]
+    namespaces: Vec<String>,
     /// It may read and write them
     #[arg(long, conflicts_with = "ro", required_unless_present_any = ["ro", "manage", "admin", "monitor"])]
     rw: bool,
@@ -110,6 +114,9 @@ pub struct PrincipalView {
     pub role: &'static str,
     /// What it may do with the volumes of which pools, by name, if its role is `pools`.
     pub pools: BTreeMap<String, Permission>,
+    /// What it may do with the volumes of which namespaces, by their full names.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub namespaces: BTreeMap<String, Permission>,
     /// How much may be done under it.
     #[serde(skip_serializing_if = "Limits::is_none")]
     pub limits: Limits,
@@ -117,20 +124,26 @@ pub struct PrincipalView {
 
 impl PrincipalView {
     fn new(name: &str, principal: &Principal, map: &ClusterMap) -> PrincipalView {
-        let (role, pools) = match &principal.access {
-            Access::Node(_) => ("node", BTreeMap::new()),
-            Access::Admin => ("admin", BTreeMap::new()),
-            Access::Monitor => ("monitor", BTreeMap::new()),
-            Access::Pools(pools) => {
-                let named = pools.iter().map(|(id, permission)| {
-                    let pool = map.pools.get(id).map(|pool| pool.name.clone());
-                    (pool.unwrap_or_else(|| format!("{id} (removed)")), *permission)
-                });
-                ("pools", named.collect())
+        let pool = |id: PoolId| {
+            let pool = map.pools.get(&id).map(|pool| pool.name.clone());
+            pool.unwrap_or_else(|| format!("{id} (removed)"))
+        };
+        let (mut pools, mut namespaces) = (BTreeMap::new(), BTreeMap::new());
+        let role = match &principal.access {
+            Access::Node(_) => "node",
+            Access::Admin => "admin",
+            Access::Monitor => "monitor",
+            Access::Pools(rights) => {
+                pools.extend(rights.pools.iter().map(|(id, permission)| (pool(*id), *permission)));
+                let named = rights.named();
+                namespaces.extend(named.map(|(id, name, permission)| {
+                    (PlaceName { pool: pool(id), namespace: name.to_owned() }.to_string(), permission)
+                }));
+                "pools"
             }
         };
         let Principal { public_key, limits, .. } = *principal;
-        PrincipalView { name: name.to_owned(), public_key, role, pools, limits }
+        PrincipalView { name: name.to_owned(), public_key, role, pools, namespaces, limits }
     }
 
     /// What it may do, in words.
@@ -140,7 +153,8 @@ impl PrincipalView {
             "admin" => "everything".to_owned(),
             "monitor" => "ask how the cluster is".to_owned(),
             _ => {
-                let words = self.pools.iter().map(|(pool, permission)| match permission {
+                let all = self.pools.iter().chain(&self.namespaces);
+                let words = all.map(|(pool, permission)| match permission {
                     Permission::Read => format!("read {pool}"),
                     Permission::ReadWrite => format!("read and write {pool}"),
                     Permission::Manage => format!("manage {pool}"),
@@ -190,7 +204,7 @@ pub fn run(command: &AuthCommand, directory: &Path) -> anyhow::Result<()> {
 
 /// Lets in a new client.
 async fn add(cluster: &Cluster, arguments: &AddArguments, out: &Path) -> anyhow::Result<PrincipalView> {
-    let AddArguments { name, pools, ro, manage, admin, monitor, .. } = arguments;
+    let AddArguments { name, pools, namespaces, ro, manage, admin, monitor, .. } = arguments;
     let map = cluster.map().await?;
     let access = match (admin, monitor) {
         (true, _) => Access::Admin,
@@ -205,7 +219,8 @@ async fn add(cluster: &Cluster, arguments: &AddArguments, out: &Path) -> anyhow:
                 Some((id, _)) => Ok((id, permission)),
                 None => Err(ClusterError::NoSuchPool { name: name.clone() }),
             });
-            Access::Pools(named.collect::<Result<_, _>>()?)
+            let whole: Rights = named.collect::<Result<_, _>>()?;
+            Access::Pools(rights(whole, pools, namespaces, permission, &map)?)
         }
     };
     let key = SecretKey::generate()?;
@@ -218,6 +233,32 @@ async fn add(cluster: &Cluster, arguments: &AddArguments, out: &Path) -> anyhow:
         return Err(error.into());
     }
     Ok(PrincipalView::new(name, &principal, &map))
+}
+
+/// Of pools as a whole, or of some namespaces of the one.
+fn rights(
+    whole: Rights,
+    pools: &[String],
+    namespaces: &[String],
+    permission: Permission,
+    map: &ClusterMap,
+) -> anyhow::Result<Rights> {
+    if namespaces.is_empty() {
+        return Ok(whole);
+    }
+    let (Some((&id, _)), [pool]) = (whole.pools.first_key_value(), pools) else {
+        bail!(Usage(
+            "--namespace is of one pool; name that alone, and make another key for others".to_owned()
+        ));
+    };
+    for namespace in namespaces {
+        if !map.namespaces.get(&id).is_some_and(|named| named.contains_key(namespace)) {
+            let place = PlaceName { pool: pool.clone(), namespace: namespace.clone() }.to_string();
+            return Err(ClusterError::NoSuchNamespace { place }.into());
+        }
+    }
+    let named = namespaces.iter().map(|name| (name.clone(), permission)).collect();
+    Ok(Rights { namespaces: [(id, named)].into(), ..Rights::default() })
 }
 
 async fn token(cluster: &Cluster, path: &Path) -> anyhow::Result<ClientToken> {
@@ -268,8 +309,8 @@ fn table(views: &[PrincipalView]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::map::PoolInfo;
-    use base::{NodeId, PoolId};
+    use base::NodeId;
+    use base::map::{NamespaceInfo, PoolInfo};
 
     #[test]
     fn an_access_is_told_in_words() {
@@ -284,9 +325,20 @@ mod tests {
         assert_eq!(may(Access::Admin), "everything");
         assert_eq!(may(Access::Monitor), "ask how the cluster is");
         assert_eq!(may(Access::Node(NodeId(1))), "is a node");
-        let pools = BTreeMap::from([(PoolId(1), Permission::Read), (PoolId(9), Permission::ReadWrite)]);
+        let pools = Rights::from([(PoolId(1), Permission::Read), (PoolId(9), Permission::ReadWrite)]);
         assert_eq!(may(Access::Pools(pools)), "read fast, read and write pool.9 (removed)");
-        let pools = BTreeMap::from([(PoolId(1), Permission::Manage)]);
+        let pools = Rights::from([(PoolId(1), Permission::Manage)]);
         assert_eq!(may(Access::Pools(pools)), "manage fast");
+        let whole = || Rights::from([(PoolId(1), Permission::Manage)]);
+        let fast = ["fast".to_owned()];
+        map.namespaces.insert(PoolId(1), [("a".to_owned(), NamespaceInfo::default())].into());
+        let named = rights(whole(), &fast, &["a".to_owned()], Permission::Manage, &map).unwrap();
+        assert_eq!((named.to(PoolId(1), ""), named.to(PoolId(1), "a")), (None, Some(Permission::Manage)));
+        let principal = Principal::new(PublicKey([1; 32]), Access::Pools(named));
+        assert_eq!(PrincipalView::new("x", &principal, &map).access(), "manage fast/a");
+        let missing = rights(whole(), &fast, &["b".to_owned()], Permission::Manage, &map).unwrap_err();
+        assert!(missing.to_string().contains("no namespace fast/b"), "{missing}");
+        let two = ["fast".to_owned(), "slow".to_owned()];
+        assert!(rights(whole(), &two, &["a".to_owned()], Permission::Manage, &map).is_err());
     }
 }

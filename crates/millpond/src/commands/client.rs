@@ -74,17 +74,23 @@ fn join(token: &ClientToken, directory: &Directory) -> anyhow::Result<()> {
         let map = desk.map().await?;
         let (name, principal) =
             map.principal_of(&public).context("the cluster does not know the token's key; get a new one")?;
-        let volumes = |(pool, permission): (&base::PoolId, &Permission)| {
+        let volumes = |pool: &base::PoolId, namespace: &str, permission: Permission| {
             let pool = map.pools.get(pool).map_or("a pool that was removed", |pool| &pool.name);
+            let place = match namespace {
+                "" => format!("pool {pool}"),
+                _ => format!("namespace {pool}/{namespace}"),
+            };
             match permission {
-                Permission::Read => format!("those of pool {pool}, to read them"),
-                Permission::ReadWrite => format!("those of pool {pool}, to read and write them"),
-                Permission::Manage => format!("those of pool {pool}, to use, make, change and remove them"),
+                Permission::Read => format!("those of {place}, to read them"),
+                Permission::ReadWrite => format!("those of {place}, to read and write them"),
+                Permission::Manage => format!("those of {place}, to use, make, change and remove them"),
             }
         };
         let may = match &principal.access {
-            Access::Pools(pools) => {
-                let may: Vec<String> = pools.iter().map(volumes).collect();
+            Access::Pools(rights) => {
+                let pools = rights.pools.iter().map(|(pool, permission)| volumes(pool, "", *permission));
+                let named = rights.named().map(|(pool, name, permission)| volumes(&pool, name, permission));
+                let may: Vec<String> = pools.chain(named).collect();
                 format!("is for volumes: {}", may.join("; "))
             }
             Access::Monitor => "is to ask how the cluster is".to_owned(),

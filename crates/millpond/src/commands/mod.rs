@@ -14,6 +14,7 @@ pub mod log;
 pub mod membership;
 pub mod migrate;
 pub mod monitor;
+pub mod namespace;
 pub mod nbd;
 pub mod node;
 pub mod node_process;

@@ -154,11 +154,29 @@ pub fn volume_table(volumes: &[VolumeView]) -> String {
             volume.name.clone(),
             ByteSize(volume.bytes).to_string(),
             volume.pool.clone(),
+            volume.namespace.clone(),
             volume.volume.0.to_string(),
             volume.generation.0.to_string(),
         ]
     };
-    table::render(&["VOLUME", ">SIZE", "POOL", ">ID", ">GENERATION"], volumes.iter().map(row))
+    let headings = ["VOLUME", ">SIZE", "POOL", "NAMESPACE", ">ID", ">GENERATION"];
+    with_namespaces(headings, volumes.iter().map(row))
+}
+
+/// A table with a column for namespaces, which is left out where there is none but the default ones.
+pub fn with_namespaces<const N: usize>(
+    headings: [&str; N],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> String {
+    let mut rows: Vec<Vec<String>> = rows.into_iter().collect();
+    let mut headings = headings.to_vec();
+    if let Some(column) = headings.iter().position(|heading| *heading == "NAMESPACE")
+        && rows.iter().all(|row| row[column].is_empty())
+    {
+        headings.remove(column);
+        rows.iter_mut().for_each(|row| drop(row.remove(column)));
+    }
+    table::render(&headings, rows)
 }
 
 #[cfg(test)]

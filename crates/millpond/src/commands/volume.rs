@@ -20,8 +20,9 @@ use crate::output::time::since_1970;
 use anyhow::{Context, bail};
 use base::duration::{Limit, about};
 use base::map::ClusterMap;
+use base::names::Unfound;
 use base::units::ByteSize;
-use base::{PoolId, Qos, Weight};
+use base::{PlaceName, PoolId, Qos, VolumeId, VolumeName, Weight};
 use clap::Subcommand;
 use cluster::{Attachments, ChangeVolumes, Changed, ClusterError, VolumeChange};
 use export::ExportArguments;
@@ -45,22 +46,39 @@ const CUT_PAUSE: Duration = Duration::from_millis(200);
 pub enum VolumeCommand {
     /// Make a volume. It takes space only as it is written
     #[command(after_help = "Examples:\n  millpond volume create disk 20GiB\n  \
-                            millpond volume create scratch 512MiB --pool scratch")]
+                            millpond volume create scratch 512MiB --pool scratch\n  \
+                            millpond volume create fast/team-a/disk 20GiB\n\n\
+                            Everywhere a volume is named NAME, POOL/NAME or POOL/NAMESPACE/NAME. A bare NAME is looked for in the \
+                            default namespaces of all pools.")]
     Create {
-        /// Its name, unique in the cluster: letters, digits, dot, dash and underscore
-        name: String,
+        /// Its name, unique in its namespace: letters, digits, dot, dash and underscore
+        #[arg(value_name = "NAME|POOL/NAME|POOL/NAMESPACE/NAME")]
+        name: VolumeName,
         /// Its size, up to 64TiB, for example 20GiB
         size: ByteSize,
-        /// The pool it lies in
-        #[arg(long, value_name = "NAME", default_value = FIRST_POOL)]
-        pool: String,
+        /// The pool it lies in, if its name does not say so [default: default]
+        #[arg(long, value_name = "NAME")]
+        pool: Option<String>,
         /// Print the new volume as JSON
         #[arg(long)]
         json: bool,
     },
     /// List the volumes
-    #[command(after_help = "Examples:\n  millpond volume ls\n  millpond volume ls --json | jq -r '.[].name'")]
-    Ls(ListArguments),
+    #[command(
+        after_help = "Examples:\n  millpond volume ls\n  millpond volume ls --pool fast --namespace team-a\n  \
+                            millpond volume ls --json | jq -r '.[].name'"
+    )]
+    Ls {
+        /// Only those of this pool
+        #[arg(long, value_name = "NAME")]
+        pool: Option<String>,
+        /// Only those of this namespace; an empty name means the default one
+        #[arg(long, value_name = "NAME")]
+        namespace: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Show a volume and who has it attached
     #[command(after_help = "Examples:\n  millpond volume info disk")]
     Info {
@@ -90,7 +108,7 @@ pub enum VolumeCommand {
     Rename {
         /// Its name
         name: String,
-        /// Its new name, which no other volume has
+        /// Its new name, which no other volume of its namespace has: it stays where it is
         new: String,
         /// Print the volume as JSON
         #[arg(long)]
@@ -143,7 +161,7 @@ pub enum VolumeCommand {
         /// The snapshot
         #[arg(value_name = "VOLUME@SNAPSHOT")]
         snapshot: SnapshotName,
-        /// The name of the new volume, which lies in the same pool
+        /// The name of the new volume, which lies in the same pool. A bare one is beside the snapshot's volume
         new: String,
         /// Print the new volume as JSON
         #[arg(long)]
@@ -251,6 +269,7 @@ const CLONE_EXAMPLES: &str = "\
 Examples:
   millpond volume snapshot create golden@v1
   millpond volume clone golden@v1 machine-1
+  millpond volume clone fast/golden@v1 fast/team-a/machine-1
 
 The snapshot is not removed as long as it has clones. A clone may have snapshots, and clones of these, 16 deep; what depends on
 too much is freed by `millpond volume flatten`.";
@@ -275,13 +294,17 @@ purge NAME` frees its space. How long it is kept is measured by the clock of the
 pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
     match command {
         VolumeCommand::Create { name, size, pool, json } => {
-            let create = VolumeChange::Create { name: name.clone(), pool: pool.clone(), bytes: size.0 };
-            let volume = change_and_find(directory, create, name)?;
+            let PlacedName { pool, namespace, name: called } = PlacedName::new(name, pool.as_deref())?;
+            // Versions that know of no namespaces know bare names only.
+            let called = if namespace.is_empty() { called } else { format!("{pool}/{namespace}/{called}") };
+            let create = VolumeChange::Create { name: called, pool: pool.clone(), bytes: size.0 };
+            let volume = change_and_find(directory, create)?;
             tell(&volume, *json, &format!("volume {name} made: {size} in pool {pool}"))
         }
-        VolumeCommand::Ls(arguments) => {
-            let volumes = access::with_desk(directory, async |desk| Ok(view::volumes(&desk.map().await?)))?;
-            output::show(arguments.json, &volumes, || status::volume_table(&volumes))
+        VolumeCommand::Ls { pool, namespace, json } => {
+            let volumes =
+                access::with_desk(directory, async |desk| listed(&desk.map().await?, pool, namespace))?;
+            output::show(*json, &volumes, || status::volume_table(&volumes))
         }
         VolumeCommand::Info { name, json } => {
             let detail = access::with_desk(directory, async |desk| detail(desk, name).await)?;
@@ -296,10 +319,10 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
         }
         VolumeCommand::Rename { name, new, json } => {
             let volume = access::with_desk(directory, async |desk| {
-                find(&desk.map().await?, name)?;
+                let VolumeView { volume, .. } = find(&desk.map().await?, name)?;
                 let rename = VolumeChange::Rename { name: name.clone(), new: new.clone() };
                 desk.ask(ChangeVolumes { change: rename }).await?;
-                find(&desk.map().await?, new)
+                find_by_id(&desk.map().await?, volume)
             })?;
             tell(&volume, *json, &format!("volume {name} is called {new} now"))
         }
@@ -331,7 +354,7 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
         VolumeCommand::Clone { snapshot, new, json } => {
             let SnapshotName { volume, snapshot: name } = snapshot.clone();
             let clone = VolumeChange::Clone { volume, snapshot: name, name: new.clone() };
-            let volume = change_and_find(directory, clone, new)?;
+            let volume = change_and_find(directory, clone)?;
             tell(&volume, *json, &format!("volume {new} made: it holds what {snapshot} holds"))
         }
         VolumeCommand::Flatten { name, stop: true, .. } => lineage::end_flattening(directory, name),
@@ -373,7 +396,7 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
         }
         VolumeCommand::Restore { which, new, json } => {
             let volume = access::with_desk(directory, async |desk| {
-                let found = which.find(view::trash(&desk.map().await?))?;
+                let found = which.find(&desk.map().await?)?;
                 let restore = VolumeChange::Restore { id: found.volume, name: new.clone() };
                 match desk.ask(ChangeVolumes { change: restore }).await {
                     Err(error @ ClusterError::VolumeExists { .. }) if new.is_none() => {
@@ -381,14 +404,14 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
                     }
                     restored => restored?,
                 };
-                find(&desk.map().await?, new.as_deref().unwrap_or(&found.name))
+                find_by_id(&desk.map().await?, found.volume)
             })?;
             tell(&volume, *json, &format!("volume {} is back", volume.name))
         }
         VolumeCommand::Purge { which, all, json } => {
             let purged = access::with_desk(directory, async |desk| {
-                let trash = view::trash(&desk.map().await?);
-                let meant = if *all { trash } else { vec![which.find(trash)?] };
+                let map = desk.map().await?;
+                let meant = if *all { view::trash(&map) } else { vec![which.find(&map)?] };
                 purge(desk, meant, *all).await
             })?;
             output::show(*json, &purged, || match &purged[..] {
@@ -400,12 +423,51 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Has something changed, after which there is a volume of that name.
-fn change_and_find(directory: &Path, change: VolumeChange, name: &str) -> anyhow::Result<VolumeView> {
-    access::with_desk(directory, async |desk| {
-        desk.ask(ChangeVolumes { change }).await?;
-        find(&desk.map().await?, name)
+/// The name of a volume that is to be made, with where that is.
+pub(super) struct PlacedName {
+    pub(super) pool: String,
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+impl PlacedName {
+    /// One that may say where it is, or a pool beside it may.
+    fn new(said: &VolumeName, pool: Option<&str>) -> anyhow::Result<PlacedName> {
+        let place = match (&said.place, pool) {
+            (Some(place), Some(pool)) if place.pool != pool => bail!(Usage(format!(
+                "{said} is in the pool {}, and --pool says {pool}; name one of them",
+                place.pool
+            ))),
+            (Some(place), _) => place.clone(),
+            (None, pool) => {
+                PlaceName { pool: pool.unwrap_or(FIRST_POOL).to_owned(), namespace: String::new() }
+            }
+        };
+        Ok(PlacedName { pool: place.pool, namespace: place.namespace, name: said.name.clone() })
+    }
+}
+
+/// Has a volume made.
+fn change_and_find(directory: &Path, change: VolumeChange) -> anyhow::Result<VolumeView> {
+    access::with_desk(directory, async |desk| match desk.ask(ChangeVolumes { change }).await? {
+        Changed::Volume(id) => find_by_id(&desk.map().await?, id),
+        other => bail!("a node answers with {other:?} that a volume was made; is it of another version?"),
     })
+}
+
+/// The volumes of a pool, or of a namespace, as far as that is said.
+fn listed(
+    map: &ClusterMap,
+    pool: &Option<String>,
+    namespace: &Option<String>,
+) -> anyhow::Result<Vec<VolumeView>> {
+    if let Some(name) = pool.as_ref().filter(|name| map.pool_named(name).is_none()) {
+        return Err(ClusterError::NoSuchPool { name: name.clone() }.into());
+    }
+    let mut volumes = view::volumes(map);
+    volumes.retain(|volume| pool.as_ref().is_none_or(|pool| volume.pool == *pool));
+    volumes.retain(|volume| namespace.as_ref().is_none_or(|namespace| volume.namespace == *namespace));
+    Ok(volumes)
 }
 
 /// Purges volumes; answers those that were. Of all that there are, those are meant that this key may purge, if it may any.
@@ -479,11 +541,24 @@ fn tell(volume: &VolumeView, json: bool, sentence: &str) -> anyhow::Result<()> {
 }
 
 fn find(map: &ClusterMap, name: &str) -> anyhow::Result<VolumeView> {
-    let found = view::volumes(map).into_iter().find(|volume| volume.name == name);
-    found.with_context(|| match map.trash().any(|(_, info, _)| info.name == name) {
-        true => format!("volume {name} is in the trash; `millpond volume restore {name}` brings it back"),
-        false => format!("there is no volume {name}; `millpond volume ls` lists them"),
-    })
+    match map.find_volume(name) {
+        Ok((id, _)) => find_by_id(map, id),
+        Err(missing @ Unfound::Missing { .. }) => {
+            let wanted: VolumeName = name.parse()?;
+            match map.trash().any(|(_, info, _)| map.may_mean(&wanted, info)) {
+                true => {
+                    bail!("volume {name} is in the trash; `millpond volume restore {name}` brings it back")
+                }
+                false => Err(missing.into()),
+            }
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn find_by_id(map: &ClusterMap, id: VolumeId) -> anyhow::Result<VolumeView> {
+    let found = view::volumes(map).into_iter().find(|volume| volume.volume == id);
+    found.with_context(|| format!("{id} was removed a moment ago; `millpond volume ls` lists what there is"))
 }
 
 async fn detail(desk: &Desk, name: &str) -> anyhow::Result<VolumeDetail> {
@@ -506,10 +581,14 @@ async fn detail(desk: &Desk, name: &str) -> anyhow::Result<VolumeDetail> {
 fn info(detail: &VolumeDetail) -> String {
     let VolumeDetail { volume, attachments, snapshots } = detail;
     let mut text = format!(
-        "name        {}\nid          {}\npool        {}\nsize        {} ({} bytes)\ngeneration  {}\n",
+        "name        {}\nid          {}\npool        {}\n{}size        {} ({} bytes)\ngeneration  {}\n",
         volume.name,
         volume.volume.0,
         volume.pool,
+        match volume.namespace.as_str() {
+            "" => String::new(),
+            namespace => format!("namespace   {namespace}\n"),
+        },
         ByteSize(volume.bytes),
         volume.bytes,
         volume.generation.0
@@ -531,7 +610,7 @@ fn info(detail: &VolumeDetail) -> String {
     }
     if !snapshots.is_empty() {
         let count = snapshots.len();
-        let name = &volume.name;
+        let name = if volume.namespace.is_empty() { volume.name.clone() } else { volume.full_name() };
         text.push_str(&format!("snapshots   {count}; `millpond volume snapshot ls {name}` lists them\n"));
     }
     if attachments.is_empty() {

@@ -171,7 +171,7 @@ impl Sample {
         let pools = by_owner(&each, |osd| osd.pools.iter().map(|it| (it.pool, it.traffic)).collect());
         let pool_name = |pool| now.map.pools.get(&pool).map(|info| info.name.clone());
         let volumes = by_owner(&each, |osd| osd.volumes.iter().map(|it| (it.volume, it.traffic)).collect());
-        let volume_name = |volume| now.map.volumes.get(&volume).map(|info| info.name.clone());
+        let volume_name = |volume| now.map.volumes.get(&volume).map(|info| now.map.shown_name(info));
         let limits_of = |volume: &VolumeId| {
             let info = now.map.volumes.get(volume);
             let limits = info.map(|info| info.limits).filter(|limits| !limits.is_none());

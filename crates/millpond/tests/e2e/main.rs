@@ -22,6 +22,7 @@ mod limits;
 mod machines;
 mod migrate;
 mod monitoring;
+mod namespaces;
 mod placement;
 mod qos;
 mod recovery;

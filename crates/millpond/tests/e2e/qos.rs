@@ -1,8 +1,8 @@
 //! Where several volumes want more than OSDs do, each has what is reserved for it, and of the rest its part by weight.
 
-use crate::common::pond::{Pond, command};
+use crate::common::pond::Pond;
 use crate::common::whole::becomes_whole;
-use crate::common::{names, path};
+use crate::common::{command, names, path};
 use serde_json::Value;
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -72,9 +72,15 @@ fn what_cannot_be_reserved_is_refused_and_profiles_say_what_work_may_take() {
     };
     names(&pond.run(&["cluster", "capacity"]), &["20000 operations"]);
     // Three OSDs, and three copies.
-    refused(&["volume", "qos", "disk", "--reservation", "20001"], &["20000 left", "millpond cluster capacity"]);
+    refused(
+        &["volume", "qos", "disk", "--reservation", "20001"],
+        &["20000 left", "millpond cluster capacity"],
+    );
     names(&pond.run(&["cluster", "capacity", "30000"]), &["30000 operations"]);
-    names(&pond.run(&["volume", "qos", "disk", "--reservation", "20001"]), &["20001 operations a second reserved"]);
+    names(
+        &pond.run(&["volume", "qos", "disk", "--reservation", "20001"]),
+        &["20001 operations a second reserved"],
+    );
     names(&pond.run(&["volume", "info", "disk"]), &["20001 operations a second reserved, weight 100"]);
     refused(&["volume", "limit", "disk", "--iops", "20000"], &["20001 operations", "millpond volume qos"]);
     pond.run(&["volume", "limit", "disk", "--iops", "25000"]);

@@ -4,7 +4,7 @@
 //! Who has a key proved it before its connection came here; an OSD does not know how.
 
 use super::{LinkError, Links, Peer};
-use crate::volumes::Volumes;
+use crate::volumes::{VolumeState, Volumes};
 use base::figures::Traffic;
 use base::map::ClusterMap;
 use base::{Access, ClientId, Instant, LinkId, Network, OsdId, Permission, PoolId, Principal, VolumeId};
@@ -47,6 +47,11 @@ impl Credential {
         if self.heed(map) { Ok(()) } else { Err(LinkError::KeyRemoved(self.name.clone())) }
     }
 
+    /// What it may do with a volume, if anything.
+    fn to_volume(&self, volume: &VolumeState) -> Option<Permission> {
+        self.principal.access.to_volumes(volume.pool, &volume.namespace)
+    }
+
     fn must_not(&self, what: &'static str) -> LinkError {
         LinkError::NotAllowed { name: self.name.clone(), what }
     }
@@ -77,11 +82,26 @@ impl ClientLink {
         }
     }
 
-    /// What it may do with the volumes of a pool, if anything.
+    /// What it may do with all volumes of a pool, if anything.
     fn to_pool(&self, pool: PoolId) -> Option<Permission> {
         match &self.credential {
             None => Some(Permission::Manage),
             Some(credential) => credential.principal.access.to_pool(pool),
+        }
+    }
+
+    /// Whether it depends on the volume what it may do with one of a pool.
+    fn names_namespaces_of(&self, pool: PoolId) -> bool {
+        self.credential
+            .as_ref()
+            .is_some_and(|credential| credential.principal.access.names_namespaces_of(pool))
+    }
+
+    /// What it may do with a volume, if anything.
+    fn to_volume(&self, volume: &VolumeState) -> Option<Permission> {
+        match &self.credential {
+            None => Some(Permission::Manage),
+            Some(credential) => credential.to_volume(volume),
         }
     }
 
@@ -96,7 +116,17 @@ impl ClientLink {
             Message::Zero(request) => (request, true),
             _ => return None,
         };
-        let status = match self.to_pool(request.key.pg.pool) {
+        let pool = request.key.pg.pool;
+        let permission = match self.to_pool(pool) {
+            whole if whole.is_some_and(Permission::may_write) || !self.names_namespaces_of(pool) => whole,
+            whole => match volumes.of_layer(request.key.layer) {
+                Some(volume) => self.to_volume(volume),
+                // It was made a moment ago, and the map that says where it is is on its way.
+                None if whole.is_none() => return Some((request.request, Status::NotActive)),
+                None => whole,
+            },
+        };
+        let status = match permission {
             Some(permission) if permission.may_write() => return None,
             None => Status::Forbidden,
             Some(_) if is_change => Status::Forbidden,
@@ -204,7 +234,7 @@ impl Links {
         let Some(state) = volumes.get(volume) else {
             return Err(LinkError::OutOfTurn("the volume to fence is not known here yet"));
         };
-        match credential.principal.access.to_pool(state.pool) {
+        match credential.to_volume(state) {
             Some(permission) if permission.may_write() => Ok(()),
             _ => Err(credential.must_not("fence that volume")),
         }
@@ -242,8 +272,7 @@ mod tests {
     use crate::links::OsdLink;
     use crate::testing::{Alone, PG, VOLUME, map};
     use base::map::OsdInfo;
-    use base::{BLOCK_BYTES, Generation, NodeId, ObjectKey, PublicKey};
-    use std::collections::BTreeMap;
+    use base::{BLOCK_BYTES, Generation, NodeId, ObjectKey, PublicKey, Rights};
     use wire::{Fence, Hello, Kind, Request, Role, VERSIONS, Version};
 
     const LINK: LinkId = LinkId(7);
@@ -254,11 +283,11 @@ mod tests {
     }
 
     fn reader() -> Access {
-        Access::Pools(BTreeMap::from([(PG.pool, Permission::Read)]))
+        Access::Pools([(PG.pool, Permission::Read)].into())
     }
 
     fn writer() -> Access {
-        Access::Pools(BTreeMap::from([(PG.pool, Permission::ReadWrite)]))
+        Access::Pools([(PG.pool, Permission::ReadWrite)].into())
     }
 
     /// As the newest map proves it.
@@ -332,7 +361,7 @@ mod tests {
     #[test]
     fn who_manages_the_volumes_of_a_pool_writes_to_them_and_fences_others() {
         let mut alone = Alone::new();
-        let manager = Access::Pools(BTreeMap::from([(PG.pool, Permission::Manage)]));
+        let manager = Access::Pools([(PG.pool, Permission::Manage)].into());
         greet(&mut alone, LINK, "host", manager, CLIENT).unwrap();
         let now = request(&alone, 1);
         assert_eq!(status(&mut alone, &now.encode(Kind::Zero)), Status::Ok);
@@ -344,7 +373,7 @@ mod tests {
     #[test]
     fn a_key_reaches_its_pools_and_no_other() {
         let mut alone = Alone::new();
-        let other = Access::Pools(BTreeMap::from([(PoolId(2), Permission::ReadWrite)]));
+        let other = Access::Pools([(PoolId(2), Permission::ReadWrite)].into());
         greet(&mut alone, LINK, "tenant", other, CLIENT).unwrap();
         let wanted = request(&alone, 1);
         assert_eq!(status(&mut alone, &wanted.encode(Kind::Read)), Status::Forbidden);
@@ -364,6 +393,84 @@ mod tests {
         // A volume that is not known here may be in any pool.
         let fence = Fence { volume: VolumeId(77), ..fence };
         assert!(alone.osd.handle_bytes(alone.now, LINK, &fence.encode(Kind::Fence), &mut alone.io).is_err());
+    }
+
+    fn of_namespaces(named: &[(&str, Permission)]) -> Access {
+        let named = named.iter().map(|(name, permission)| ((*name).to_owned(), *permission)).collect();
+        Access::Pools(Rights { namespaces: [(PG.pool, named)].into(), ..Rights::default() })
+    }
+
+    /// A newer map has the volume in a namespace of its pool.
+    fn put_into(alone: &mut Alone, namespace: &str) {
+        let mut map = ClusterMap { revision: alone.osd.shared.volumes.map.revision + 1, ..map(1) };
+        map.volumes.get_mut(&VOLUME).unwrap().namespace = namespace.to_owned();
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+    }
+
+    #[test]
+    fn a_key_of_a_namespace_reaches_the_volumes_in_it_and_no_other_whose_id_it_guesses() {
+        let fence = Fence { request: 1, volume: VOLUME, generation: Generation(9) };
+        let fences = |alone: &mut Alone| {
+            alone.osd.handle_bytes(alone.now, LINK, &fence.encode(Kind::Fence), &mut alone.io)
+        };
+        for (inside, access, changes, reads) in [
+            ("mine", of_namespaces(&[("mine", Permission::Manage)]), Status::Ok, Status::Ok),
+            ("mine", of_namespaces(&[("mine", Permission::ReadWrite)]), Status::Ok, Status::Ok),
+            ("mine", of_namespaces(&[("mine", Permission::Read)]), Status::Forbidden, Status::Ok),
+            ("other", of_namespaces(&[("mine", Permission::Manage)]), Status::Forbidden, Status::Forbidden),
+            ("", of_namespaces(&[("mine", Permission::Manage)]), Status::Forbidden, Status::Forbidden),
+            ("min", of_namespaces(&[("mine", Permission::Manage)]), Status::Forbidden, Status::Forbidden),
+            ("mine", writer(), Status::Ok, Status::Ok),
+            ("mine", reader(), Status::Forbidden, Status::Ok),
+        ] {
+            let mut alone = Alone::new();
+            put_into(&mut alone, inside);
+            let what = format!("{inside:?} {access:?}");
+            greet(&mut alone, LINK, "host", access, CLIENT).unwrap();
+            let now = request(&alone, 1);
+            assert_eq!(status(&mut alone, &now.encode(Kind::Zero)), changes, "{what}");
+            for kind in [Kind::Read, Kind::Allocated, Kind::Changed, Kind::Space] {
+                assert_eq!(status(&mut alone, &now.encode(kind)), reads, "{what}");
+            }
+            // A generation that it makes up counts from who may write to that volume alone.
+            let ahead = Request { generation: Generation(9), ..now };
+            assert_ne!(
+                status(&mut alone, &ahead.encode(Kind::Read)) == Status::Ok,
+                changes != Status::Ok,
+                "{what}"
+            );
+            let fenced = alone.osd.shared.volumes.get(VOLUME).unwrap().generation == Generation(9);
+            assert_eq!(fenced, changes == Status::Ok, "{what}");
+            assert_eq!(fences(&mut alone).is_ok(), changes == Status::Ok, "{what}");
+        }
+    }
+
+    #[test]
+    fn who_reads_a_pool_and_writes_a_namespace_of_it_does_each_where_it_may() {
+        let mut alone = Alone::new();
+        let Access::Pools(rights) = of_namespaces(&[("mine", Permission::ReadWrite)]) else { unreachable!() };
+        let both = Rights { pools: [(PG.pool, Permission::Read)].into(), ..rights };
+        greet(&mut alone, LINK, "host", Access::Pools(both), CLIENT).unwrap();
+        let now = request(&alone, 1);
+        assert_eq!(status(&mut alone, &now.encode(Kind::Zero)), Status::Forbidden);
+        assert_eq!(status(&mut alone, &now.encode(Kind::Read)), Status::Ok);
+        let mut unknown = now;
+        unknown.key.layer = VolumeId(77).first_layer();
+        assert_eq!(status(&mut alone, &unknown.encode(Kind::Zero)), Status::Forbidden);
+    }
+
+    #[test]
+    fn a_volume_that_no_map_showed_yet_is_of_no_namespace() {
+        let mut alone = Alone::new();
+        greet(&mut alone, LINK, "host", of_namespaces(&[("mine", Permission::Manage)]), CLIENT).unwrap();
+        let mut unknown = request(&alone, 1);
+        unknown.key.layer = VolumeId(77).first_layer();
+        for kind in [Kind::Read, Kind::Zero] {
+            assert_eq!(status(&mut alone, &unknown.encode(kind)), Status::NotActive);
+        }
+        // Of another pool it has nothing to wait for.
+        unknown.key.pg.pool = PoolId(2);
+        assert_eq!(status(&mut alone, &unknown.encode(Kind::Read)), Status::Forbidden);
     }
 
     #[test]

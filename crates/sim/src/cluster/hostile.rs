@@ -31,7 +31,6 @@ use base::{
     OsdId, Permission, PgId, Principal, PublicKey, VolumeId, crc32c,
 };
 use pg::Credential;
-use std::collections::BTreeMap;
 use wire::hostile::{Forger, InUse, OF_CLIENTS};
 use wire::{Fence, Hello, Kind, Lease, Message, Push, PushHole, Replicate, Role, Status, VERSIONS};
 
@@ -151,7 +150,7 @@ impl Hostile {
                 if permission == Permission::ReadWrite {
                     self.attach_at = 0;
                 }
-                Access::Pools(BTreeMap::from([(MALICE_POOL, permission)]))
+                Access::Pools([(MALICE_POOL, permission)].into())
             }
             Malice::Stranger | Malice::Member | Malice::Leader => Access::Node(node_id(self.osd.0 as usize)),
         };

@@ -1,16 +1,17 @@
 //! `millpond volume import`: a volume made of a stream, or brought to what a stream leads to.
 
+use super::PlacedName;
 use super::export::{WINDOW_BYTES, check_versions, layer_of};
 use super::snapshot::take_snapshots;
 use crate::host::access;
 use crate::host::directory::Directory;
-use crate::host::readiness::FIRST_POOL;
 use crate::output;
 use crate::transfer::diff_v1::{Change, DiffReader, Subject};
 use crate::transfer::worker::{CHUNK_BYTES, Worker, parts};
 use anyhow::{Context, bail, ensure};
-use base::LayerId;
+use base::names::Unfound;
 use base::units::ByteSize;
+use base::{LayerId, VolumeName};
 use clap::Args;
 use cluster::{ChangeVolumes, VolumeChange, WantedSnapshot, check_name};
 use std::fs::File;
@@ -35,20 +36,27 @@ pub struct ImportArguments {
     /// The volume: one that is not there yet or holds nothing; or, of what changed, one that holds what the snapshot holds that it
     /// goes on from
     pub volume: String,
-    /// The pool of a volume that is not there yet
-    #[arg(long, value_name = "NAME", default_value = FIRST_POOL)]
-    pub pool: String,
+    /// The pool, if the volume's name does not say so [default: where it is, or for a new one: default]
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
 }
 
 /// Performs it.
 pub fn run(arguments: &ImportArguments, path: &Path) -> anyhow::Result<()> {
     let ImportArguments { file, volume, pool } = arguments;
+    let name: VolumeName = volume.parse()?;
+    let placed = PlacedName::new(&name, pool.as_deref())?;
+    // With a pool beside it no other is meant.
+    let volume = &match pool {
+        Some(_) if name.place.is_none() => format!("{}/{name}", placed.pool),
+        _ => volume.clone(),
+    };
     let directory = Directory::new(path)?;
     access::require_up(&directory)?;
     let mut input = open(file)?;
     let subject = look_through(&input).with_context(|| format!("{} cannot be imported", file.display()))?;
     input.rewind()?;
-    prepare(path, volume, pool, &subject)?;
+    prepare(path, volume, placed, &subject)?;
     // From here on nobody else writes to it.
     let mut worker = Worker::open(&directory, volume.clone(), "millpond volume import")?;
     let from = check_base(path, volume, &worker, &subject)?;
@@ -113,12 +121,15 @@ fn look_through(input: &File) -> anyhow::Result<Subject> {
 }
 
 /// Makes the volume if there is none, and looks whether what is there can be what the stream goes on from.
-fn prepare(path: &Path, volume: &str, pool: &str, subject: &Subject) -> anyhow::Result<()> {
+fn prepare(path: &Path, volume: &str, placed: PlacedName, subject: &Subject) -> anyhow::Result<()> {
     subject.to.as_deref().map_or(Ok(()), |to| check_name("snapshot", to))?;
     access::with_desk(path, async |desk| {
         let map = desk.map().await?;
         check_versions(&map)?;
-        let known = map.volume_named(volume);
+        let known = match map.find_volume(volume) {
+            Err(Unfound::Missing { .. }) => None,
+            found => Some(found?),
+        };
         match (known, &subject.from) {
             (Some((id, _)), _) => {
                 if let Some(to) = subject.to.as_ref().filter(|to| map.snapshot_named(id, to).is_some()) {
@@ -130,7 +141,8 @@ fn prepare(path: &Path, volume: &str, pool: &str, subject: &Subject) -> anyhow::
                 "there is no volume {volume}, and this is only what changed since its snapshot {from}; import what leads to that first"
             ),
             (None, None) => {
-                let (name, pool) = (volume.to_owned(), pool.to_owned());
+                let PlacedName { pool, namespace, name } = placed;
+                let name = if namespace.is_empty() { name } else { format!("{pool}/{namespace}/{name}") };
                 let change = VolumeChange::Create { name, pool, bytes: subject.bytes };
                 desk.ask(ChangeVolumes { change }).await?;
                 Ok(())
@@ -147,7 +159,7 @@ fn check_base(
     subject: &Subject,
 ) -> anyhow::Result<Option<LayerId>> {
     let map = access::with_desk(path, async |desk| Ok(desk.map().await?))?;
-    let (id, _) = map.volume_named(volume).with_context(|| format!("the volume {volume} was removed"))?;
+    let (id, _) = map.find_volume(volume)?;
     ensure!(id == worker.volume(), "another volume is called {volume} by now; say it again");
     let Some(from) = &subject.from else {
         ensure!(

@@ -61,7 +61,7 @@ pub(super) fn end_flattening(directory: &Path, name: &str) -> anyhow::Result<()>
 
 async fn find(desk: &Desk, name: &str) -> anyhow::Result<VolumeInfo> {
     let map = desk.map().await?;
-    let found = map.volume_named(name).map(|(_, info)| info.clone());
+    let found = map.find_volume(name).map(|(_, info)| info.clone());
     found.with_context(|| format!("the volume {name} was renamed or removed meanwhile"))
 }
 

@@ -28,6 +28,8 @@ impl Door {
         name: &str,
         flags: &[&str],
     ) -> Result<Door, String> {
+        // Of a volume that is named in full.
+        let name = name.replace('/', "-");
         let socket = scratch.join(format!("{name}.sock"));
         millpond.args(["nbd", volume, "--listen", &format!("unix:{}", path(&socket))]).args(flags);
         let process = Process::start(&mut millpond, &scratch.join(format!("{name}.log")));

@@ -121,8 +121,10 @@ fn a_client_with_a_token_needs_no_etcd_and_outlives_the_nodes_that_serve_it() {
     vm_host.refused(&["osd", "out", "0", "--allow-fewer-copies"], &["vm-host may not do that"]);
     vm_host.refused(&["status"], &["vm-host may not do that"]);
     vm_host.refused(&["cluster", "token"], &["is a client"]);
-    let refusal = vm_host.try_serve("theirs").err().expect("it is of another pool");
+    let refusal = vm_host.try_serve("other/theirs").err().expect("it is of another pool");
     names(&refusal, &["no pool that its key is for"]);
+    let refusal = vm_host.try_serve("theirs").err().expect("a bare name means none of another pool");
+    names(&refusal, &["no volume theirs"]);
 
     let door = vm_host.serve_with("disk", &["--timeout", "120s"]);
     let mut volume = door.client();

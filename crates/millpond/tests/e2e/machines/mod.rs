@@ -5,6 +5,7 @@ mod certificates;
 mod clients;
 mod grow;
 mod join;
+mod namespaces;
 mod partitions;
 mod rights;
 mod trouble;
