@@ -7,9 +7,10 @@ use super::{ClusterError, decode_if_any};
 use base::access::Principal;
 use base::map::{
     ClusterMap, NodeInfo, OsdInfo, PgConfig, PoolInfo, RemovedPool, SnapshotInfo, Stillness, VolumeInfo,
+    Wish, WishId,
 };
 use base::schedule::Schedule;
-use base::{ClusterId, Encryption, LayerId, NodeId, OsdId, PgId, PoolId, RecoveryShare, VolumeId};
+use base::{ClusterId, Encryption, NodeId, OsdId, PgId, PoolId, RecoveryShare, VolumeId};
 use registry::{Range, Registry, RegistryError, Revision, Value, Watch};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -37,6 +38,7 @@ pub(super) struct MapParts {
     volumes: BTreeMap<VolumeId, VolumeInfo>,
     snapshots: BTreeMap<VolumeId, BTreeMap<u32, SnapshotInfo>>,
     still: BTreeMap<VolumeId, Stillness>,
+    wishes: BTreeMap<VolumeId, BTreeMap<WishId, Wish>>,
     schedules: BTreeMap<String, Schedule>,
     removed_pools: BTreeMap<PoolId, RemovedPool>,
     principals: BTreeMap<String, Principal>,
@@ -69,8 +71,14 @@ impl MapParts {
             Some(MapKey::Pg(id)) => put_or_remove(&mut self.pgs, id, decode_if_any(key, value)?),
             Some(MapKey::Target(id)) => put_or_remove(&mut self.targets, id, decode_if_any(key, value)?),
             Some(MapKey::Volume(id)) => put_or_remove(&mut self.volumes, id, decode_if_any(key, value)?),
-            Some(MapKey::Snapshot(layer)) => self.set_snapshot(layer, decode_if_any(key, value)?),
+            Some(MapKey::Snapshot(layer)) => {
+                let (volume, number) = (layer.volume(), layer.number());
+                put_or_remove_of(&mut self.snapshots, volume, number, decode_if_any(key, value)?);
+            }
             Some(MapKey::Still(id)) => put_or_remove(&mut self.still, id, decode_if_any(key, value)?),
+            Some(MapKey::Wish(volume, wish)) => {
+                put_or_remove_of(&mut self.wishes, volume, wish, decode_if_any(key, value)?);
+            }
             Some(MapKey::Schedule(name)) => {
                 put_or_remove(&mut self.schedules, name.to_owned(), decode_if_any(key, value)?);
             }
@@ -88,14 +96,6 @@ impl MapParts {
             None => {}
         }
         Ok(())
-    }
-
-    fn set_snapshot(&mut self, layer: LayerId, value: Option<SnapshotInfo>) {
-        let snapshots = self.snapshots.entry(layer.volume()).or_default();
-        put_or_remove(snapshots, layer.number(), value);
-        if snapshots.is_empty() {
-            self.snapshots.remove(&layer.volume());
-        }
     }
 
     /// The map, if there is a cluster, with OSDs where they are reached from here. Placement groups and volumes without a
@@ -131,6 +131,7 @@ impl MapParts {
             volumes: volumes.map(|(id, volume)| (*id, volume.clone())).collect(),
             snapshots: self.snapshots.clone(),
             still: self.still.clone(),
+            wishes: self.wishes.clone(),
             schedules: self.schedules.clone(),
             removed_pools: self.removed_pools.clone(),
             principals: self.principals.clone(),
@@ -145,6 +146,20 @@ fn put_or_remove<K: Ord, V>(entries: &mut BTreeMap<K, V>, id: K, value: Option<V
         Some(value) => entries.insert(id, value),
         None => entries.remove(&id),
     };
+}
+
+/// The same, of entries that a volume has several of. One that has none is not there.
+fn put_or_remove_of<K: Ord, V>(
+    entries: &mut BTreeMap<VolumeId, BTreeMap<K, V>>,
+    volume: VolumeId,
+    id: K,
+    value: Option<V>,
+) {
+    let its = entries.entry(volume).or_default();
+    put_or_remove(its, id, value);
+    if its.is_empty() {
+        entries.remove(&volume);
+    }
 }
 
 /// Starts a task that keeps the map current until nobody looks any more, by following it from where `begin` reads it, and

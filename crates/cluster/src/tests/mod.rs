@@ -2,6 +2,7 @@
 
 mod attach;
 mod current;
+mod opening;
 mod osds;
 mod places;
 mod removed_pools;

@@ -22,6 +22,7 @@ mod limits;
 mod machines;
 mod migrate;
 mod monitoring;
+mod opening;
 mod placement;
 mod recovery;
 mod removed_pools;

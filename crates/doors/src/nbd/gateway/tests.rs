@@ -11,6 +11,7 @@ use std::sync::{Mutex, mpsc};
 use std::thread::JoinHandle;
 use testkit::prerequisites::not_tested;
 use testkit::wait_until;
+use volume::OpenAs;
 use volume::testing::{Faults, TestCluster};
 use wire::Status;
 
@@ -43,7 +44,7 @@ impl Served {
             cluster: cluster.access(),
             volumes: vec!["disk".to_owned()],
             listen: Listen::Unix(socket.clone()),
-            shared: false,
+            open: OpenAs::Owner,
             read_only: false,
             timeout: None,
         };
@@ -536,7 +537,7 @@ fn what_a_dead_connection_left_is_fenced_when_it_takes_too_long() {
 
 #[test]
 fn where_others_share_the_volume_a_new_connection_begins_and_the_same_bytes_wait() {
-    let served = Served::start_settling(Duration::from_secs(3), |options| options.shared = true);
+    let served = Served::start_settling(Duration::from_secs(3), |options| options.open = OpenAs::Sharer);
     let (old, new) = (pattern(4096, 1), pattern(4096, 2));
     let mut client = served.client();
     served.cluster.set_faults(hang_up());
@@ -559,7 +560,8 @@ fn where_others_share_the_volume_a_new_connection_begins_and_the_same_bytes_wait
 #[test]
 fn a_write_of_which_nobody_can_tell_is_an_io_error_where_others_may_write_and_done_where_not() {
     for shared in [true, false] {
-        let served = Served::start(|options| options.shared = shared);
+        let served =
+            Served::start(|options| options.open = if shared { OpenAs::Sharer } else { OpenAs::Owner });
         let bytes = pattern(4096, 1);
         let mut client = served.client();
         served.cluster.set_faults(hang_up());
@@ -638,7 +640,7 @@ fn a_read_only_export_refuses_writes_and_leaves_the_volume_to_others() {
     let other = SessionOptions {
         cluster: served.cluster.access(),
         volumes: vec!["disk".to_owned()],
-        shared: true,
+        open: OpenAs::Sharer,
         timeout: None,
         purpose: "another".to_owned(),
     };
