@@ -56,7 +56,9 @@ impl Cluster {
             }
             let wishes = self.wishes(volume).await?;
             let own = wishes.iter().find(|entry| entry.key == own_key);
-            let is_first = wishes.first().is_none_or(|first| first.key == own_key);
+            // Who has it and heard no answer is before everybody: they wait for this one.
+            let has_it = self.registry.get(&keys::attached(volume, client)).await?.is_some();
+            let is_first = has_it || wishes.first().is_none_or(|first| first.key == own_key);
             let holder = if !is_first {
                 self.blocking(volume, client).await?.map(|holder| holder.description)
             } else if info.generation != generation {

@@ -233,6 +233,8 @@ impl VolumeLoop {
     /// The volumes are attached no more, or the reactor failed. Nothing is sent to OSDs after that.
     pub fn turn(&mut self, timeout: Option<Duration>, others: &mut Vec<Event>) -> Result<(), LoopError> {
         self.check_attached()?;
+        // What was submitted since the last turn may need its volume.
+        self.take_steps();
         let due = self.client.next_timeout().map(|at| at.since(ring::now()));
         let timeout = [timeout, due].into_iter().flatten().min();
         self.wires.reactor.set_waiting(self.client.operations_in_flight());

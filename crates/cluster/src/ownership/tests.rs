@@ -160,6 +160,17 @@ async fn what_is_asked_or_said_twice_and_done_late_undoes_nothing() {
 }
 
 #[tokio::test]
+async fn who_owns_a_volume_and_heard_no_answer_is_told_when_it_asks_again_whoever_asked_meanwhile() {
+    let opened = Opened::new().await;
+    opened.owns(0).await;
+    assert_eq!(opened.waits_for(1).await.as_deref(), Some("client 0"));
+    let told = opened.owns(0).await;
+    assert_eq!((told.generation, told.unfenced.len()), (Generation(2), 0));
+    opened.gives_up(0, told.generation).await;
+    opened.owns(1).await;
+}
+
+#[tokio::test]
 async fn wishes_are_bounded_in_number_and_go_on_under_another_lease() {
     let mut opened = Opened::new().await;
     opened.owns(0).await;

@@ -133,7 +133,7 @@ fn two_gateways_that_open_a_volume_write_by_turns() {
         names(&text(&output), &["err= 0"]);
     }
     let handed_over = info(&pond)["generation"].as_u64().unwrap();
-    assert!(handed_over > 42, "it changed hands while both wrote: {handed_over}");
+    assert!(handed_over > 40, "it changed hands while both wrote: {handed_over}");
     drop((one, two));
     wait_until("nobody has it", || info(&pond)["attachments"].as_array().is_some_and(Vec::is_empty));
     pond.run(&["volume", "rm", "v"]);
@@ -164,13 +164,14 @@ fn an_owner_that_stands_still_is_waited_for_and_one_that_is_dead_is_fenced() {
     println!("after the owner was killed: {:?}", began.elapsed());
     assert!(began.elapsed() < PATIENCE);
     // One that stands still until its lease has ended changes nothing when it goes on.
-    let three = open(&pond, "three", &["--open"]);
+    let mut three = open(&pond, "three", &["--open"]);
     let mut third = three.client();
     third.write(8192, &[6; 4096]).unwrap();
     let frozen = Frozen::new(three.pid());
     wait_until("it is fenced", || second.write(8192, &[7; 4096]).is_ok());
     drop(frozen);
-    wait_until("it notices", || third.write(8192, &[8; 4096]).is_err());
+    wait_until("it notices, and ends", || !three.runs());
+    names(&three.log(), &["lease ended"]);
     assert_eq!(second.read(8192, 4096).unwrap(), [7; 4096]);
 }
 

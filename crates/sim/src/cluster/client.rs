@@ -177,10 +177,16 @@ impl ClientProcess {
     }
 
     /// Begins to read all volumes, and to own them by turns.
-    pub(super) fn begin_opened(&mut self, map: Arc<ClusterMap>, history: &mut History, world: &mut World) {
+    pub(super) fn begin_opened(
+        &mut self,
+        volumes: impl IntoIterator<Item = usize>,
+        map: Arc<ClusterMap>,
+        history: &mut History,
+        world: &mut World,
+    ) {
         let is_reader = world.plan.has_reader && self.process.0 == world.plan.nodes;
-        let listed = map.volumes.iter().filter(|(_, info)| info.is_listed());
-        let volumes: Vec<_> = listed.map(|(id, _)| *id).collect();
+        let is_listed = |id: &VolumeId| map.volumes.get(id).is_some_and(|info| info.is_listed());
+        let volumes: Vec<_> = volumes.into_iter().map(volume_id).filter(is_listed).collect();
         history.starts_anew(self.process.0);
         self.begin(&[], map, world);
         let Some(running) = &mut self.running else { return };
@@ -217,8 +223,11 @@ impl ClientProcess {
         let now = running.clock.at(world.now);
         let entry = running.volumes.get_mut(&volume_index(volume)).expect("it was opened");
         entry.1 = generation;
-        history.is_owned(process.0, volume, generation);
         running.client.owned(now, entry.0, generation, &mut ClientIo { process, world });
+        // Who stands still begins nothing yet.
+        if running.client.begins_changes(entry.0) {
+            history.is_owned(process.0, volume, generation);
+        }
         world.wake(process, world.now);
     }
 

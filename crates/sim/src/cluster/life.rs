@@ -652,7 +652,7 @@ impl Life {
                 self.history.fence(attached.id, attached.generation, world.now);
             }
             if world.plan.opens {
-                client.begin_opened(fencer.map(), &mut self.history, world);
+                client.begin_opened(self.registry.volumes(), fencer.map(), &mut self.history, world);
                 for (volume, generation) in volumes {
                     client.owns(volume, generation, &mut self.history, world);
                 }
