@@ -45,7 +45,6 @@ impl Served {
             volumes: vec!["disk".to_owned()],
             listen: Listen::Unix(socket.clone()),
             open: OpenAs::Owner,
-            read_only: false,
             timeout: None,
         };
         change(&mut options);
@@ -630,7 +629,7 @@ fn a_stop_answers_what_is_in_flight_detaches_and_removes_the_socket() {
 
 #[test]
 fn a_read_only_export_refuses_writes_and_leaves_the_volume_to_others() {
-    let served = Served::start(|options| options.read_only = true);
+    let served = Served::start(|options| options.open = OpenAs::Reader);
     let mut client = served.client();
     let mut buffer = Buffer::new(4096);
     buffer.bytes_mut().unwrap().fill(1);
