@@ -216,7 +216,8 @@ impl History {
     fn waiting(&mut self, process: usize, of: Option<VolumeId>) -> impl Iterator<Item = &mut Operation> {
         self.operations.iter_mut().filter(move |operation| {
             let volume = volume_id(operation.step.volume);
-            (operation.process, operation.generation) == (process, NOT_YET)
+            operation.fate == Fate::Unknown
+                && (operation.process, operation.generation) == (process, NOT_YET)
                 && of.is_none_or(|of| of == volume)
         })
     }
@@ -234,10 +235,10 @@ impl History {
         }
     }
 
-    /// Notes that a process starts anew: what waited for a volume was never begun.
+    /// Notes that a process starts anew: what waited was not begun, or nobody knows as whose.
     pub(super) fn starts_anew(&mut self, process: usize) {
         for operation in self.waiting(process, None) {
-            (operation.generation, operation.fate) = (Generation(0), Fate::Failed);
+            operation.fate = Fate::Failed;
         }
     }
 
