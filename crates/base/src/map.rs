@@ -250,6 +250,19 @@ pub struct SnapshotInfo {
 #[serde(transparent)]
 pub struct Stillness(pub u64);
 
+/// A wish to own a volume, of somebody who opened it and has a change waiting. Drawn at random: it tells nobody who that is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct WishId(pub u64);
+
+/// How it stands with such a wish.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wish {
+    /// Whoever owned the volume has given it up for this one.
+    #[serde(default)]
+    pub is_granted: bool,
+}
+
 /// A pool that was removed, for as long as an OSD may hold something of it: its tombstone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemovedPool {
@@ -290,6 +303,9 @@ pub struct ClusterMap {
     /// The volumes whose clients are to stand still.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub still: BTreeMap<VolumeId, Stillness>,
+    /// Wishes to own volumes. Whoever owns one of these, and opened it only, gives it up.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub wishes: BTreeMap<VolumeId, BTreeMap<WishId, Wish>>,
     /// Which volumes have snapshots made by themselves, by the names of the schedules. The manager goes by them; clients are not told.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub schedules: BTreeMap<String, Schedule>,

@@ -1,6 +1,7 @@
 //! The client's state machine.
 
 mod lines;
+mod ownership;
 mod piece;
 mod query;
 mod renewal;
@@ -8,6 +9,7 @@ mod stillness;
 mod volumes;
 mod waiting;
 
+pub use ownership::OwnershipStep;
 pub use query::{Change, Space};
 pub use waiting::Notice;
 
@@ -28,6 +30,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use stillness::PutOff;
 use volumes::{Snapshot, Volume};
 use waiting::Trouble;
 use wire::{
@@ -221,7 +224,7 @@ impl Client {
     pub fn next_timeout(&self) -> Option<Instant> {
         let retry = self.retries.peek().map(|Reverse((at, ..))| *at);
         let look = self.has_reason_to_look().then_some(self.look_at);
-        [retry, look].into_iter().flatten().min()
+        [retry, look, self.next_ownership()].into_iter().flatten().min()
     }
 
     /// Reads a range to the front of `buffer`, which nobody else may hold.
@@ -273,6 +276,7 @@ impl Client {
     /// that does: an OSD that hangs does not answer.
     pub fn handle_map(&mut self, now: Instant, map: Arc<ClusterMap>, io: &mut impl Network) {
         self.take_map(map);
+        self.heed_wishes(now);
         self.note_shown();
         while let Some(link) = self.replaced_link() {
             self.give_up_link(now, link, "the OSD was started anew", io);
@@ -415,6 +419,7 @@ impl Client {
                 self.dispatch(now, index, io);
             }
         }
+        self.heed_wishes(now);
         if self.look_at <= now && self.has_reason_to_look() {
             self.look_around(now, io);
         }
@@ -429,6 +434,12 @@ impl Client {
         buffer: Option<Buffer>,
         io: &mut impl Network,
     ) {
+        self.begin(now, PutOff { kind, what, buffer, submitted: now }, io);
+    }
+
+    /// Begins what was submitted now, or was put off.
+    fn begin(&mut self, now: Instant, submission: PutOff, io: &mut impl Network) {
+        let PutOff { kind, what, buffer, submitted } = submission;
         let Submission { volume, token, offset, length } = what;
         let info = &self.volumes[volume.0 as usize];
         let refused = match info.snapshot {
@@ -436,24 +447,27 @@ impl Client {
                 Some(ClientError::NoSuchVolume { volume: format!("{}@", info.name) })
             }
             Some(_) if kind.is_change() => Some(ClientError::IsSnapshot { volume: info.name.clone() }),
+            _ if kind.is_change() && info.ownership.is_read_only() => {
+                Some(ClientError::ReadOnly { volume: info.name.clone() })
+            }
             _ => info.out_of_range(offset, length),
         };
         if let Some(error) = refused {
             self.completions.push_back(Completion { token, buffer, outcome: Outcome::Failed(error) });
             return;
         }
-        let still = &mut self.volumes[volume.0 as usize].still;
-        if kind.is_change() && still.asked.is_some() {
-            return still.put_off(kind, what, buffer);
-        }
-        let query = Query::of(kind, offset, length);
         if !self.has_reason_to_look() {
             self.look_at = now + waiting::LOOK_EVERY;
         }
+        let volume = &mut self.volumes[volume.0 as usize];
+        if kind.is_change() && !volume.lets_begin() {
+            return volume.still.put_off(PutOff { kind, what, buffer, submitted });
+        }
+        let query = Query::of(kind, offset, length);
         let operation = Operation {
             token,
-            volume,
-            submitted: now,
+            volume: what.volume,
+            submitted,
             buffer,
             pieces_left: 1,
             failure: None,
@@ -741,6 +755,13 @@ impl Client {
             }
             Status::Fenced if self.volume_of(index).is_renewing => {
                 return self.retry_later(now, index, Trouble::Renewing);
+            }
+            // By an OSD of a version that refuses reads of older generations, and knows of an attach that is not shown here yet.
+            Status::Fenced
+                if self.volume_of(index).ownership.is_opened()
+                    && !self.pieces[index as usize].is_change() =>
+            {
+                return self.retry_later(now, index, Trouble::NotServed(osd, status));
             }
             Status::Fenced => ClientError::Fenced { volume: self.volume_name(index) },
             Status::NoSpace => ClientError::NoSpace { volume: self.volume_name(index) },

@@ -102,6 +102,20 @@ pub enum ClientError {
         /// How often it was tried.
         attempts: u32,
     },
+    /// It was opened to be read.
+    #[error("volume {volume:?} is open read-only, and was not changed; open it read-write to change it")]
+    ReadOnly {
+        /// The volume's name.
+        volume: String,
+    },
+    /// It is another's, and was not changed.
+    #[error("volume {volume:?} was not changed: {reason}")]
+    NotOwned {
+        /// The volume's name.
+        volume: String,
+        /// Whose, and what to do.
+        reason: String,
+    },
     /// It was not done within the time limit. A write may still take effect.
     #[error(
         "volume {volume:?}: not done within {} s and given up ({why}); a write may still take effect; `millpond \

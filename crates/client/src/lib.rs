@@ -22,7 +22,8 @@ mod fence;
 mod route;
 
 pub use client::{
-    Change, Client, Completion, Holding, LinkError, Notice, Outcome, Space, Submission, VolumeHandle,
+    Change, Client, Completion, Holding, LinkError, Notice, Outcome, OwnershipStep, Space, Submission,
+    VolumeHandle,
 };
 pub use error::ClientError;
 pub use fence::Fencing;

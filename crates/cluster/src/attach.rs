@@ -3,7 +3,7 @@
 use super::clerk::Bearer;
 use super::question::{Attach, Fenced, Resume};
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, decode, encode, keys};
-use base::map::VolumeInfo;
+use base::map::{VolumeInfo, WishId};
 use base::{ClientId, Generation, VolumeId};
 use registry::{Compare, LeaseId, Operation, Txn};
 use serde::{Deserialize, Serialize};
@@ -20,11 +20,19 @@ pub struct AttachRecord {
     pub shared: bool,
     /// The generation it was given.
     pub generation: Generation,
+    /// It opened the volume and owns it for a while: it gives it up when another who opened it has something to change.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub yields: bool,
     /// Who it is, for people: process and host.
     pub description: String,
     /// By whose key it was attached, where a node did it: see [`super::Clerk`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<String>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_false(it: &bool) -> bool {
+    !it
 }
 
 /// What an attached client works with.
@@ -71,18 +79,41 @@ impl Cluster {
         let volume = volume.to_owned();
         self.attach_by(
             None,
-            Attach { volume, client, lease, shared, description, id: None, knows_layers: true },
+            Attach {
+                volume,
+                client,
+                lease,
+                shared,
+                description,
+                id: None,
+                knows_layers: true,
+                yields: false,
+            },
         )
         .await
     }
 
     /// The same, for a client that came with a key, if that may.
     pub(super) async fn attach_by(&self, bearer: Option<&Bearer>, asked: Attach) -> Result<Attachment> {
-        let Attach { volume, client, lease, shared, description, id: expected, knows_layers } = asked;
+        self.attach_for(bearer, asked, None).await
+    }
+
+    /// The same. Where a wish is fulfilled, only if the volume has the generation that whoever wishes knows: who asks once more, since
+    /// it heard no answer, does not have the first time done late. The wish goes with that.
+    pub(super) async fn attach_for(
+        &self,
+        bearer: Option<&Bearer>,
+        asked: Attach,
+        wish: Option<(WishId, Generation)>,
+    ) -> Result<Attachment> {
+        let Attach { volume, client, lease, shared, description, id: expected, knows_layers, yields } = asked;
         for _ in 0..ATTEMPTS_MAX {
             let (id, read, mut info) = self.find_volume_by(bearer, &volume).await?;
             if expected.is_some_and(|expected| expected != id) {
                 return Err(ClusterError::NoSuchVolume { name: volume });
+            }
+            if wish.is_some_and(|(_, known)| known != info.generation) {
+                return Err(ClusterError::Contended { what: format!("the volume {volume}") });
             }
             // It would write to the layer that is the first snapshot, and look for a clone in other groups.
             if (info.head > 0 || id.is_clone()) && !knows_layers {
@@ -106,6 +137,9 @@ impl Cluster {
             if let Some(holder) = others.find(|holder| !shared || !holder.shared) {
                 let next = match (shared, holder.shared) {
                     (false, true) => "detach it there, or attach it with --shared here too",
+                    (false, false) if holder.yields => {
+                        "it gives it up to who opens it, with --open; else detach it there"
+                    }
                     (false, false) => "detach it there, or wait a few seconds if that process is dead",
                     _ => "it is not shared there: detach it, or attach it with --shared there too",
                 };
@@ -136,7 +170,7 @@ impl Cluster {
             let generation = info.generation;
             let description = description.clone();
             let principal = bearer.map(|bearer| bearer.name.clone());
-            let record = AttachRecord { client, shared, generation, description, principal };
+            let record = AttachRecord { client, shared, generation, yields, description, principal };
             let mut txn = guard
                 .replaced_by(&client)
                 .when(read.unchanged())
@@ -144,6 +178,9 @@ impl Cluster {
                 .then(Operation::put_leased(keys::attached(id, client), encode(&record), lease));
             if is_raised {
                 txn = txn.then(Operation::put(&read.key, encode(&info)));
+            }
+            if let Some((wish, _)) = wish {
+                txn = txn.then(Operation::delete(keys::wish(id, wish)));
             }
             if self.commit(by(bearer, txn)).await? {
                 return Ok(Attachment { id, client, info, generation, unfenced });

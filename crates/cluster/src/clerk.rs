@@ -20,7 +20,7 @@
 
 use super::question::Question;
 use super::shown::{OfClients, Shown};
-use super::{AttachRecord, Cluster, ClusterError, Result, current, encode, keys};
+use super::{AttachRecord, Cluster, ClusterError, Result, WatchMode, WatchRecord, current, encode, keys};
 use base::map::VolumeInfo;
 use base::{Access, ClientId, Permission, PlaceName, PoolId, Principal, Rights};
 use registry::implement::{PROBE, SCHEME};
@@ -287,6 +287,50 @@ impl Bearer {
         }
     }
 
+    /// Whether it may have a volume open in that way.
+    pub(super) fn may_watch(&self, info: &VolumeInfo, mode: &WatchMode) -> Result<()> {
+        match self.permission(info)? {
+            permission if permission.may_write() || *mode != WatchMode::ReadWrite => Ok(()),
+            _ => self.forbidden(format!("its key only reads volume {}: open it read-only", info.name)),
+        }
+    }
+
+    /// Whether it may write to a volume, and so note who works on it.
+    pub(super) fn may_lock(&self, info: &VolumeInfo) -> Result<()> {
+        match self.permission(info)? {
+            permission if permission.may_write() => Ok(()),
+            _ => self.forbidden(format!("its key only reads volume {}, and locks nothing", info.name)),
+        }
+    }
+
+    /// Whether it may remove a lock that came with another key.
+    pub(super) fn may_break_lock(&self, info: &VolumeInfo, principal: Option<&String>) -> Result<()> {
+        match self.permission(info)? {
+            permission if permission.may_manage() || principal == Some(&self.name) => Ok(()),
+            _ => self.forbidden(format!(
+                "that lock of volume {} came with another key; it is broken with one that manages volumes                  (`millpond auth add NAME --pool P --manage`), or by an owner",
+                info.name
+            )),
+        }
+    }
+
+    /// Whether what is noted of who has a volume open came with it.
+    pub(super) fn check_own_watch(&self, record: Option<&WatchRecord>) -> Result<()> {
+        match record.filter(|record| record.principal.as_ref() != Some(&self.name)) {
+            None => Ok(()),
+            Some(other) => self.forbidden(format!("client {:016x} came with another key", other.client.0)),
+        }
+    }
+
+    /// Whether one more may say that it has a volume open.
+    pub(super) fn check_watchers(&self, volume: &str, watchers: &[WatchRecord]) -> Result<()> {
+        let own = watchers.iter().filter(|watcher| watcher.principal.as_ref() == Some(&self.name)).count();
+        match own < HOLDERS_MAX {
+            true => Ok(()),
+            false => self.forbidden(format!("{own} clients with this key have volume {volume} open already")),
+        }
+    }
+
     /// Whether records are its own.
     pub(super) fn check_own<'a>(&self, records: impl IntoIterator<Item = &'a AttachRecord>) -> Result<()> {
         match records.into_iter().find(|record| record.principal.as_ref() != Some(&self.name)) {
@@ -443,6 +487,17 @@ impl Clerk {
         }
     }
 
+    /// The same, of those who have a volume open.
+    pub(super) fn mask_watchers(&self, records: &mut [WatchRecord]) {
+        let Some(visitor) = &self.visitor else { return };
+        // Whoever asks how the cluster is gets in nowhere with it.
+        let is_own = |principal: &Option<String>| principal.as_ref() == Some(&visitor.name);
+        for record in records.iter_mut().filter(|record| !self.is_for_monitor() && !is_own(&record.principal))
+        {
+            record.client = ClientId(0);
+        }
+    }
+
     pub(super) async fn check_lease(&self, lease: LeaseId) -> Result<()> {
         match &self.visitor {
             Some(visitor) => visitor.check_lease(&*self.cluster.registry, lease).await,
@@ -586,6 +641,7 @@ mod tests {
                 description,
                 id: None,
                 knows_layers: true,
+                yields: false,
             })
             .await
     }

@@ -7,7 +7,7 @@ use super::{ClusterError, decode_if_any};
 use base::access::{Access, Principal, PublicKey};
 use base::map::{
     ClusterMap, NamespaceInfo, NodeInfo, OsdInfo, PgConfig, PoolInfo, RemovedPool, SnapshotInfo, Stillness,
-    VolumeInfo,
+    VolumeInfo, Wish, WishId,
 };
 use base::schedule::Schedule;
 use base::{ClusterId, Encryption, NodeId, OsdId, PgId, PoolId, Profile, RecoveryShare, VolumeId, WorkClass};
@@ -39,6 +39,7 @@ pub(super) struct MapParts {
     volumes: BTreeMap<VolumeId, VolumeInfo>,
     snapshots: BTreeMap<VolumeId, BTreeMap<u32, SnapshotInfo>>,
     still: BTreeMap<VolumeId, Stillness>,
+    wishes: BTreeMap<VolumeId, BTreeMap<WishId, Wish>>,
     schedules: BTreeMap<String, Schedule>,
     removed_pools: BTreeMap<PoolId, RemovedPool>,
     principals: BTreeMap<String, Principal>,
@@ -82,6 +83,9 @@ impl MapParts {
                 set_below(&mut self.snapshots, layer.volume(), layer.number(), decode_if_any(key, value)?);
             }
             Some(MapKey::Still(id)) => put_or_remove(&mut self.still, id, decode_if_any(key, value)?),
+            Some(MapKey::Wish(volume, wish)) => {
+                set_below(&mut self.wishes, volume, wish, decode_if_any(key, value)?);
+            }
             Some(MapKey::Schedule(name)) => {
                 put_or_remove(&mut self.schedules, name.to_owned(), decode_if_any(key, value)?);
             }
@@ -142,6 +146,7 @@ impl MapParts {
             volumes: volumes.map(|(id, volume)| (*id, volume.clone())).collect(),
             snapshots: self.snapshots.clone(),
             still: self.still.clone(),
+            wishes: self.wishes.clone(),
             schedules: self.schedules.clone(),
             removed_pools: self.removed_pools.clone(),
             principals: self.principals.clone(),
@@ -174,6 +179,7 @@ fn put_or_remove<K: Ord, V>(entries: &mut BTreeMap<K, V>, id: K, value: Option<V
     };
 }
 
+/// The same, of entries that a volume has several of. One that has none is not there.
 /// Starts a task that keeps the map current until nobody looks any more, by following it from where `begin` reads it, and
 /// shows each to `see`. Until the first reading has come, it is the empty map of revision 0.
 ///

@@ -1,6 +1,7 @@
 //! Why an operation on the cluster's state was refused.
 
 use super::presence::MoveRecord;
+use super::watchers::WatchMode;
 use base::map::{DeviceClass, FailureDomain};
 use base::names;
 use base::units::ByteSize;
@@ -587,6 +588,59 @@ pub enum ClusterError {
         holder: String,
         /// What can be done.
         next: &'static str,
+    },
+    /// Somebody has the volume open.
+    #[error(
+        "volume {name} is open ({mode}) at {watcher}; close it there, or wait a few seconds if that process is dead. `millpond \
+         volume watchers {name}` lists who has it open"
+    )]
+    Watched {
+        /// The volume.
+        name: String,
+        /// Who, as it described itself.
+        watcher: String,
+        /// How.
+        mode: WatchMode,
+    },
+    /// Another locker holds the lock (EBUSY).
+    #[error(
+        "lock {name:?} of volume {volume} is held by {holder}; `millpond volume lock ls {volume}` lists who holds what, and \
+         `millpond volume lock rm` removes a lock whose locker is gone"
+    )]
+    LockHeld {
+        /// The volume.
+        volume: String,
+        /// The lock.
+        name: String,
+        /// Who, and how.
+        holder: String,
+    },
+    /// The same locker holds the lock already (EEXIST).
+    #[error("lock {name:?} of volume {volume} is held by this locker already; there is nothing to do")]
+    LockOwn {
+        /// The volume.
+        volume: String,
+        /// The lock.
+        name: String,
+    },
+    /// That locker does not hold the lock (ENOENT).
+    #[error(
+        "lock {name:?} of volume {volume} is not held by {locker:?} under that cookie; `millpond volume lock ls {volume}` lists who \
+         holds what"
+    )]
+    NoSuchLock {
+        /// The volume.
+        volume: String,
+        /// The lock.
+        name: String,
+        /// Who does not hold it.
+        locker: String,
+    },
+    /// A lock cannot be noted.
+    #[error("the lock cannot be taken: {reason}")]
+    LockInvalid {
+        /// Why.
+        reason: String,
     },
     /// The name of a key is taken.
     #[error(

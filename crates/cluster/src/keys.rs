@@ -1,5 +1,6 @@
 //! The names of the keys. Their layout is in the module's documentation.
 
+use base::map::WishId;
 use base::{ClientId, LayerId, NodeId, OsdId, OsdUuid, PgId, PoolId, VolumeId};
 use registry::LeaseId;
 
@@ -33,6 +34,7 @@ pub(super) const SCRUBS: &str = "millpond/scrub/";
 pub(super) const SCRUB_WISHES: &str = "millpond/scrub-wish/";
 pub(super) const HTTP: &str = "millpond/http/";
 pub(super) const PRINCIPALS: &str = "millpond/map/principal/";
+pub(super) const WISHES: &str = "millpond/map/wish/";
 pub(super) const ATTACHED: &str = "millpond/attached/";
 pub(super) const VOLUME_NAMES: &str = "millpond/volume-name/";
 
@@ -50,6 +52,7 @@ pub(super) enum MapKey<'a> {
     Volume(VolumeId),
     Snapshot(LayerId),
     Still(VolumeId),
+    Wish(VolumeId, WishId),
     Schedule(&'a str),
     RemovedPool(PoolId),
     Principal(&'a str),
@@ -85,6 +88,7 @@ impl MapKey<'_> {
             "volume" => id.parse().ok().map(|id| MapKey::Volume(VolumeId(id))),
             "snapshot" => parse_layer(id).map(MapKey::Snapshot),
             "still" => id.parse().ok().map(|id| MapKey::Still(VolumeId(id))),
+            "wish" => parse_wish(id),
             "schedule" => Some(MapKey::Schedule(id)),
             "removed-pool" => id.parse().ok().map(|id| MapKey::RemovedPool(PoolId(id))),
             "principal" => Some(MapKey::Principal(id)),
@@ -96,6 +100,12 @@ impl MapKey<'_> {
 /// The number of the layer that the entry of a snapshot is of.
 pub(super) fn snapshot_number(key: &str) -> Option<u32> {
     parse_layer(key.strip_prefix(SNAPSHOTS)?).map(LayerId::number)
+}
+
+/// The wish of VOLUME/WISH.
+fn parse_wish(text: &str) -> Option<MapKey<'_>> {
+    let (volume, wish) = text.split_once('/')?;
+    Some(MapKey::Wish(VolumeId(volume.parse().ok()?), WishId(u64::from_str_radix(wish, 16).ok()?)))
 }
 
 /// The layer of VOLUME/NUMBER.
@@ -134,6 +144,12 @@ keys! {
     still(volume: VolumeId) = "{MAP}still/{}", volume.0;
     stands_still_of(volume: VolumeId) = "millpond/stands-still/{}/", volume.0;
     stands_still(volume: VolumeId, client: ClientId) = "millpond/stands-still/{}/{:016x}", volume.0, client.0;
+    wishes_of(volume: VolumeId) = "{WISHES}{}/", volume.0;
+    wish(volume: VolumeId, wish: WishId) = "{WISHES}{}/{:016x}", volume.0, wish.0;
+    watchers_of(volume: VolumeId) = "millpond/watcher/{}/", volume.0;
+    watcher(volume: VolumeId, client: ClientId, what: &str) = "millpond/watcher/{}/{:016x}/{what}", volume.0, client.0;
+    watch_guard(volume: VolumeId) = "millpond/watch-guard/{}", volume.0;
+    locks(volume: VolumeId) = "millpond/locks/{}", volume.0;
     schedule(name: &str) = "{SCHEDULES}{name}";
     removed_pool(id: PoolId) = "{REMOVED_POOLS}{}", id.0;
     principal(name: &str) = "{PRINCIPALS}{name}";
@@ -182,6 +198,9 @@ mod tests {
         assert_eq!(MapKey::parse(&snapshot(layer)), Some(MapKey::Snapshot(layer)));
         assert!(snapshot(layer).starts_with(&snapshots_of(VolumeId(3))));
         assert_eq!(MapKey::parse(&still(VolumeId(3))), Some(MapKey::Still(VolumeId(3))));
+        let wished = wish(VolumeId(3), WishId(u64::MAX - 7));
+        assert_eq!(MapKey::parse(&wished), Some(MapKey::Wish(VolumeId(3), WishId(u64::MAX - 7))));
+        assert!(wished.starts_with(&wishes_of(VolumeId(3))));
         assert_eq!(MapKey::parse(&schedule("hourly")), Some(MapKey::Schedule("hourly")));
         assert_eq!(MapKey::parse(&removed_pool(PoolId(3))), Some(MapKey::RemovedPool(PoolId(3))));
         assert!(self::pg(pg).starts_with(&pgs_of(PoolId(3))));
@@ -193,6 +212,8 @@ mod tests {
             "millpond/map/snapshot/3",
             "millpond/map/namespace/3",
             "millpond/map/namespace/x/n",
+            "millpond/map/wish/3",
+            "millpond/map/wish/3/x",
             "millpond/map/",
             "millpond/map/osd/x",
             "millpond/map/moon/1",

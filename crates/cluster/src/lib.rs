@@ -21,6 +21,7 @@
 //! | `millpond/map/volume/ID`         | [`VolumeInfo`](base::map::VolumeInfo) | with its pool |
 //! | `millpond/map/snapshot/VOLUME/NUMBER` | [`SnapshotInfo`](base::map::SnapshotInfo): of the layer of that number | until the snapshot is removed |
 //! | `millpond/map/still/VOLUME`      | [`Stillness`](base::map::Stillness): its clients are to stand still | as long as the lease of whoever makes snapshots, or until they are made |
+//! | `millpond/map/wish/VOLUME/WISH`  | [`Wish`](base::map::Wish): somebody who opened the volume has something to change | until it owns the volume, or as long as its lease |
 //! | `millpond/map/schedule/NAME`     | [`Schedule`](base::schedule::Schedule): which volumes have snapshots made by themselves, how often, and which are kept | until removed |
 //! | `millpond/map/removed-pool/ID`   | [`RemovedPool`](base::map::RemovedPool): the tombstone of a pool | until every OSD it names holds nothing of it |
 //! | `millpond/next/{node,osd,pool,volume,cut}` | the next id, so that none is used twice | for ever |
@@ -36,6 +37,9 @@
 //! | `millpond/attached/VOLUME/CLIENT` | [`AttachRecord`] | as long as the client's lease |
 //! | `millpond/holder/VOLUME/CLIENT`  | [`AttachRecord`] | until the client detached with nothing under way, or was fenced |
 //! | `millpond/attach-guard/VOLUME`   | the last client that attached | until the volume is removed |
+//! | `millpond/watcher/VOLUME/CLIENT/WHAT` | [`WatchRecord`]: who has the volume open, or that snapshot of it | as long as the client's lease |
+//! | `millpond/watch-guard/VOLUME`    | the last client that opened it | until the volume is removed |
+//! | `millpond/locks/VOLUME`          | [`LockRecord`]s: advisory locks | until they are removed, or the volume |
 //! | `millpond/client-lease/LEASE`    | the principal that it was granted to by a node | as long as that lease |
 //! | `millpond/scrub/POOL.INDEX` | [`ScrubRecord`] | until its pool is removed |
 //! | `millpond/scrub-wish/POOL.INDEX` | [`ScrubWish`] | until it is fulfilled, or its pool removed |
@@ -71,6 +75,7 @@ mod history;
 mod http;
 mod keys;
 mod lineage;
+mod locks;
 mod manager;
 mod metadata;
 mod migration;
@@ -78,6 +83,7 @@ mod names;
 mod namespaces;
 mod nodes;
 mod osds;
+mod ownership;
 mod pools;
 mod presence;
 mod principals;
@@ -97,6 +103,7 @@ pub mod testing;
 mod tests;
 mod vantage;
 mod volumes;
+mod watchers;
 
 pub use attach::{AttachRecord, Attachment};
 pub use change::{Changed, VolumeChange};
@@ -105,13 +112,16 @@ pub use current::{Known, MapFollower, keep_map};
 pub use error::{ClusterError, check_name};
 pub use history::HistoryBounds;
 pub use http::HttpRecord;
+pub use locks::LockRecord;
 pub use manager::ManagerRecord;
 pub use migration::{Migrated, Migration, MigrationError, leased, reclaim};
+pub use ownership::Owning;
 pub use pools::check_pg;
 pub use presence::{MoveRecord, Presence};
 pub use question::{
-    Attach, Attachments, ChangeVolumes, Detach, Drives, Fenced, Grant, HttpServers, Identify, KeepAlive,
-    Manager, Metadata, Question, Resume, Revoke, StandsStill,
+    Attach, Attachments, ChangeVolumes, Detach, Drives, Fenced, GiveUp, Grant, HttpServers, Identify,
+    KeepAlive, Lock, Locks, Manager, Metadata, Open, Own, Question, Resume, Revoke, StandsStill, Unlock,
+    Watchers,
 };
 pub use replacement::{Replacement, SlotOsd};
 pub use schedules::{ScheduleChange, WantedSchedule};
@@ -120,6 +130,7 @@ pub use settings::Settings;
 pub use snapshots::{Standstill, VOLUMES_AT_ONCE_MAX, WantedSnapshot};
 pub use targets::TargetChange;
 pub use vantage::{Vantage, all_places};
+pub use watchers::{WatchMode, WatchRecord};
 
 use attach::by;
 use base::ClusterId;

@@ -1,9 +1,10 @@
 //! What a client asks of a cluster. It asks a [`Clerk`], its own or that of a node: who may ask what is decided there.
 
 use super::{
-    AttachRecord, Attachment, Changed, Clerk, HttpRecord, ManagerRecord, Read, Result, VolumeChange, keys,
+    AttachRecord, Attachment, Changed, Clerk, HttpRecord, LockRecord, ManagerRecord, Owning, Read, Result,
+    VolumeChange, WatchMode, WatchRecord, keys,
 };
-use base::map::{Stillness, VolumeInfo};
+use base::map::{Stillness, VolumeInfo, WishId};
 use base::{ClientId, ClusterId, Generation, OsdId, PublicKey, VolumeId};
 use registry::LeaseId;
 use serde::de::DeserializeOwned;
@@ -74,7 +75,7 @@ questions! {
     "revoke" -> (), |clerk| { clerk.revoke(lease).await }
 
     /// [`Cluster::attach`](super::Cluster::attach); with an id, only if the name leads to that volume. Who does not know that volumes
-    /// have layers gets none that has had a snapshot.
+    /// have layers gets none that has had a snapshot. Who `yields` gives it up by [`GiveUp`] when another has a wish for it.
     Attach {
         volume: String,
         client: ClientId,
@@ -82,13 +83,14 @@ questions! {
         shared: bool,
         description: String,
         id: Option<VolumeId>,
-        #[serde(default)] knows_layers: bool
+        #[serde(default)] knows_layers: bool,
+        #[serde(default)] yields: bool
     }
     "attach" -> Attachment, const COST: u32 = 10; const IS_REPEATABLE: bool = false; |clerk| {
         let bearer = clerk.bearer().await?;
         clerk.check_description(&description)?;
         clerk.check_lease(lease).await?;
-        let asked = Attach { volume, client, lease, shared, description, id, knows_layers };
+        let asked = Attach { volume, client, lease, shared, description, id, knows_layers, yields };
         let mut attached = clerk.cluster.attach_by(bearer.as_ref(), asked).await?;
         clerk.mask(&mut attached.unfenced);
         Ok(attached)
@@ -117,6 +119,86 @@ questions! {
     "fenced" -> (), const COST: u32 = 10; |clerk| {
         let bearer = clerk.bearer().await?;
         clerk.cluster.fenced_by(bearer.as_ref(), &Fenced { volume, client, generation }).await
+    }
+
+    /// To be listed among those who have a volume open, for as long as the lease lives: [`Cluster::watchers`](super::Cluster::watchers).
+    Open {
+        volume: VolumeId,
+        client: ClientId,
+        lease: LeaseId,
+        mode: WatchMode,
+        description: String,
+        since_unix_seconds: u64
+    }
+    "open" -> (), const COST: u32 = 5; |clerk| {
+        let bearer = clerk.bearer().await?;
+        clerk.check_description(&description)?;
+        clerk.check_lease(lease).await?;
+        let asked = Open { volume, client, lease, mode, description, since_unix_seconds };
+        clerk.cluster.watch_by(bearer.as_ref(), asked).await
+    }
+
+    /// [`Cluster::watchers`](super::Cluster::watchers), without what one must know to speak as another.
+    Watchers { volume: VolumeId }
+    "watchers" -> Vec<WatchRecord>, const COST: u32 = 5; |clerk| {
+        if !clerk.is_for_monitor() && let Some(bearer) = clerk.bearer().await? {
+            let info: Read<VolumeInfo> = clerk.cluster.read(&keys::volume(volume)).await?;
+            info.value.map_or(Ok(()), |info| bearer.permission(&info).map(drop))?;
+        }
+        let mut records = clerk.cluster.watchers(volume).await?;
+        clerk.mask_watchers(&mut records);
+        Ok(records)
+    }
+
+    /// To own a volume that was opened, for as long as nobody else who opened it wishes that: [`Owning`] says what comes of it. Asked
+    /// under the generation that the asker's map shows.
+    Own {
+        volume: VolumeId,
+        client: ClientId,
+        lease: LeaseId,
+        description: String,
+        wish: WishId,
+        generation: Generation
+    }
+    "own" -> Owning, const COST: u32 = 10; const IS_REPEATABLE: bool = false; |clerk| {
+        let bearer = clerk.bearer().await?;
+        clerk.check_description(&description)?;
+        clerk.check_lease(lease).await?;
+        let asked = Own { volume, client, lease, description, wish, generation };
+        let mut owning = clerk.cluster.own_by(bearer.as_ref(), asked).await?;
+        if let Owning::Owned(attached) = &mut owning {
+            clerk.mask(&mut attached.unfenced);
+        }
+        Ok(owning)
+    }
+
+    /// That a client gives a volume up that it owns under that generation, with nothing under way: whoever wished it first gets it.
+    GiveUp { volume: VolumeId, client: ClientId, generation: Generation }
+    "give-up" -> (), const COST: u32 = 10; const IS_SIGN_OF_LIFE: bool = true; |clerk| {
+        let bearer = clerk.bearer().await?;
+        clerk.cluster.give_up_by(bearer.as_ref(), &GiveUp { volume, client, generation }).await
+    }
+
+    /// [`Cluster::locks`](super::Cluster::locks).
+    Locks { volume: String }
+    "locks" -> Vec<LockRecord>, const COST: u32 = 5; |clerk| {
+        let bearer = clerk.bearer().await?;
+        clerk.cluster.locks_by(bearer.as_ref(), &volume).await
+    }
+
+    /// [`Cluster::lock`](super::Cluster::lock).
+    Lock { volume: String, lock: LockRecord }
+    "lock" -> (), const COST: u32 = 10; const IS_REPEATABLE: bool = false; |clerk| {
+        let bearer = clerk.bearer().await?;
+        clerk.check_description(&lock.description)?;
+        clerk.cluster.lock_by(bearer.as_ref(), &volume, lock).await
+    }
+
+    /// [`Cluster::unlock`](super::Cluster::unlock).
+    Unlock { volume: String, name: String, locker: String, cookie: String }
+    "unlock" -> (), const COST: u32 = 10; const IS_REPEATABLE: bool = false; |clerk| {
+        let bearer = clerk.bearer().await?;
+        clerk.cluster.unlock_by(bearer.as_ref(), &volume, [&name, &locker, &cookie]).await
     }
 
     /// That a client which has a volume attached stands still, as the map asks it to.

@@ -78,7 +78,7 @@ impl Own {
 
     fn shows(&self, key: &str, value: Option<&Value>) -> bool {
         match MapKey::parse(key) {
-            Some(MapKey::Volume(id) | MapKey::Still(id)) => self.volumes.contains(&id),
+            Some(MapKey::Volume(id) | MapKey::Still(id) | MapKey::Wish(id, _)) => self.volumes.contains(&id),
             Some(MapKey::Snapshot(layer)) => self.volumes.contains(&layer.volume()),
             Some(MapKey::Namespace(pool, name)) => self.rights.to(pool, name).is_some(),
             Some(MapKey::Principal(name)) if name != self.name => value.is_none_or(|value| {

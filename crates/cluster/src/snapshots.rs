@@ -528,6 +528,7 @@ mod tests {
             description,
             id: None,
             knows_layers: false,
+            yields: false,
         };
         let error = cluster.attach_by(None, attach).await.unwrap_err();
         assert!(matches!(error, ClusterError::HasLayers { .. }), "{error}");

@@ -132,11 +132,11 @@ impl Cluster {
         Err(ClusterError::Contended { what: format!("the volume {name}") })
     }
 
-    /// Puts a volume that nobody has attached into the trash: its name is free at once, all that it holds is kept until it is
+    /// Puts a volume that nobody has attached or open into the trash: its name is free at once, all that it holds is kept until it is
     /// purged. Its generation is raised, so that nothing of whoever had it changes it there.
     ///
     /// # Errors
-    /// [`ClusterError::Attached`], [`ClusterError::NoSuchVolume`]; those of the registry.
+    /// [`ClusterError::Attached`], [`ClusterError::Watched`], [`ClusterError::NoSuchVolume`]; those of the registry.
     pub async fn trash_volume(&self, name: &str, trashed: Trashed) -> Result<VolumeId> {
         for _ in 0..ATTEMPTS_MAX {
             let (id, read, info) = self.find_volume(name).await?;
@@ -145,7 +145,8 @@ impl Cluster {
             let generation = Generation(info.generation.0 + 1);
             let lying = VolumeInfo { generation, trashed: Some(trashed), ..info.clone() };
             let txn = read.replaced_by(&lying).when(guard.unchanged());
-            if self.commit(self.leave_name(txn, id, &info).await?).await? {
+            let txn = self.leave_name(txn, id, &info).await?;
+            if self.commit(self.unwatched(id, name, txn).await?).await? {
                 return Ok(id);
             }
         }
@@ -217,11 +218,12 @@ impl Cluster {
         }
     }
 
-    /// Removes a volume that nobody has attached, for good: its name is free at once, its objects go as OSDs come
+    /// Removes a volume that nobody has attached or open, for good: its name is free at once, its objects go as OSDs come
     /// to it.
     ///
     /// # Errors
-    /// [`ClusterError::Attached`], [`ClusterError::HasClones`], [`ClusterError::NoSuchVolume`]; those of the registry.
+    /// [`ClusterError::Attached`], [`ClusterError::Watched`], [`ClusterError::HasClones`], [`ClusterError::NoSuchVolume`]; those of
+    /// the registry.
     pub async fn remove_volume(&self, name: &str) -> Result<VolumeId> {
         for _ in 0..ATTEMPTS_MAX {
             let (id, read, info) = self.find_volume(name).await?;
@@ -233,6 +235,7 @@ impl Cluster {
                 .when(guard.unchanged())
                 .then(Operation::delete(&guard.key));
             let txn = self.leave_name(txn, id, &info).await?;
+            let txn = self.unwatched(id, name, txn).await?;
             if self.commit_with_all_beside(txn, id).await? {
                 return Ok(id);
             }
@@ -288,6 +291,9 @@ impl Cluster {
     /// Commits the removal of a volume together with what is left of those who had it, and of what was noted beside it, whatever
     /// that says. What is too much for one transaction goes behind it.
     async fn commit_with_all_beside(&self, txn: Txn, id: VolumeId) -> Result<bool> {
+        let txn = [keys::watch_guard(id), keys::locks(id)]
+            .into_iter()
+            .fold(txn, |txn, key| txn.then(Operation::delete(key)));
         let mut left = self.registry.range(&keys::holders_of(id)).await?.entries;
         for prefix in [keys::metadata_of(id), keys::snapshots_of(id), keys::snapshot_names_of(id)] {
             left.extend(self.registry.range(&prefix).await?.entries);

@@ -424,9 +424,33 @@ pub struct AttachmentView {
     pub description: String,
     /// Whether others may attach too.
     pub shared: bool,
+    /// Whether it only opened the volume, and gives it up when another who did has something to write.
+    #[serde(default)]
+    pub yields: bool,
     /// By whose key it attached, if a node saw to that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<String>,
+}
+
+/// A client that has a volume open, in `volume watchers --json` and `volume info --json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WatcherView {
+    /// The client's id, in hexadecimal: it has more bits than a JSON number keeps.
+    pub client: String,
+    /// Who it says it is.
+    pub description: String,
+    /// It only reads.
+    pub read_only: bool,
+    /// It owns the volume just now, and gives it up when another who has it open has something to write.
+    pub owns: bool,
+    /// The snapshot that it reads, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+    /// By whose key it came, if a node saw to that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
+    /// Since when, by its own clock: seconds since 1970.
+    pub since_unix_seconds: u64,
 }
 
 /// A volume with its clients: `volume info --json`.
@@ -437,6 +461,9 @@ pub struct VolumeDetail {
     pub volume: VolumeView,
     /// Its clients.
     pub attachments: Vec<AttachmentView>,
+    /// Who has it open without having it attached for good.
+    #[serde(default)]
+    pub watchers: Vec<WatcherView>,
     /// Its snapshots, the oldest first.
     #[serde(default)]
     pub snapshots: Vec<SnapshotView>,

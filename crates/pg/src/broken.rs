@@ -118,12 +118,14 @@ pub enum Sabotage {
     ReadNewest,
     /// Who does not know of the newest snapshot yet reads what was there before it.
     ReadOlder,
+    /// Whoever had a volume before goes on changing it.
+    ForgetGeneration,
 }
 
 #[cfg(feature = "broken")]
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Sabotage; 42] = [
+    pub const ALL: [Sabotage; 43] = [
         Sabotage::PruneWritten,
         Sabotage::ReadOlder,
         Sabotage::HideNothing,
@@ -138,6 +140,7 @@ impl Sabotage {
         Sabotage::AcknowledgeEarly,
         Sabotage::SkipLease,
         Sabotage::ForgetFence,
+        Sabotage::ForgetGeneration,
         Sabotage::StalePush,
         Sabotage::CountLearner,
         Sabotage::ReuseSequence,

@@ -12,8 +12,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Json, Router};
 use cluster::{
-    Attach, Attachments, ChangeVolumes, Clerk, Detach, Drives, Fenced, Grant, HttpServers, Identify,
-    KeepAlive, Manager, Metadata, Question, Resume, Revoke, StandsStill,
+    Attach, Attachments, ChangeVolumes, Clerk, Detach, Drives, Fenced, GiveUp, Grant, HttpServers, Identify,
+    KeepAlive, Lock, Locks, Manager, Metadata, Open, Own, Question, Resume, Revoke, StandsStill, Unlock,
+    Watchers,
 };
 use registry::implement::{PROBE, Request, check_prefix, perform};
 use registry::{Operation, Registry, RegistryError, Revision, Txn, Watch};
@@ -44,6 +45,8 @@ pub fn router() -> Router {
         with::<Attach>(with::<Resume>(with::<Detach>(with::<Fenced>(with::<StandsStill>(with::<
             Attachments,
         >(desk))))));
+    let desk = with::<Open>(with::<Watchers>(with::<Own>(with::<GiveUp>(desk))));
+    let desk = with::<Locks>(with::<Lock>(with::<Unlock>(desk)));
     let desk = with::<ChangeVolumes>(with::<Metadata>(desk));
     let desk = with::<Manager>(with::<HttpServers>(with::<Drives>(desk)));
     let desk = desk.layer(DefaultBodyLimit::max(QUESTION_BYTES_MAX));

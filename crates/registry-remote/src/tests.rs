@@ -175,6 +175,7 @@ fn attach(number: u64, lease: LeaseId) -> Attach {
         description,
         id: None,
         knows_layers: true,
+        yields: false,
     }
 }
 

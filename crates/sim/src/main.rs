@@ -52,6 +52,9 @@ struct Arguments {
     /// Keep drives sound and data where it is
     #[arg(long)]
     plain_faults: bool,
+    /// Clients open their volumes, and own them by turns.
+    #[arg(long)]
+    opens: bool,
     /// Break the store on purpose: the checker must notice
     #[arg(long, value_parser = |name: &str| named(name, &SABOTAGES), value_name = "NAME")]
     sabotage: Option<Sabotage>,
@@ -113,6 +116,8 @@ fn run_clusters(arguments: &Arguments) -> bool {
         scenario: arguments.scenario,
         sabotage: arguments.break_osds,
         store_sabotage: arguments.sabotage,
+        opens: arguments.opens,
+        gives_up_early: false,
         gives_up_what_counts: false,
     };
     let seeds = seeds_of(arguments);

@@ -382,12 +382,13 @@ fn a_life_that_goes_by_a_script_is_one_life_too() {
 }
 
 /// Where each sabotage was noticed last; the search begins there, so that it usually ends there.
-const NOTICED_AT: [(Sabotage, u64); 42] = [
+const NOTICED_AT: [(Sabotage, u64); 43] = [
     (Sabotage::BeginAtOne, 0),
     (Sabotage::OrderUnbounded, 0),
     (Sabotage::AcknowledgeEarly, 0),
     (Sabotage::SkipLease, 1992),
     (Sabotage::ForgetFence, 40),
+    (Sabotage::ForgetGeneration, 0),
     (Sabotage::StalePush, 29),
     (Sabotage::CountLearner, 0),
     (Sabotage::ReuseSequence, 606),
@@ -441,7 +442,9 @@ const CONTENTS: &[&str] = &[
 fn told_by(sabotage: Sabotage) -> &'static [&'static str] {
     match sabotage {
         Sabotage::LeaveEarly => &["its target was never in sync without it"],
-        Sabotage::FenceAlone => &["although a fence kept it out", " of a later holder had done or seen "],
+        Sabotage::FenceAlone | Sabotage::ForgetGeneration => {
+            &["although a fence kept it out", " of a later holder had done or seen "]
+        }
         // Others' volumes are fenced for their holders, or written to.
         Sabotage::ForgetRights => {
             &["was attached by another client since", " is stale: ", " holds bytes that nobody wrote there"]
@@ -467,7 +470,13 @@ fn is_noticed(settings: Settings, told: &[&str], hint: u64) -> bool {
         failure.is_some_and(|failure| told.iter().any(|words| failure.message.contains(words)))
     };
     let noticed = seeds.find(is_told);
-    let sound = Settings { sabotage: None, store_sabotage: None, gives_up_what_counts: false, ..settings };
+    let sound = Settings {
+        sabotage: None,
+        store_sabotage: None,
+        gives_up_what_counts: false,
+        gives_up_early: false,
+        ..settings
+    };
     let survives = |seed: &u64| {
         cluster::run_guarded(*seed, sound).unwrap_or_else(|failure| panic!("{failure}"));
         println!("noticed at {seed}, looked for at {hint} first");
@@ -511,6 +520,30 @@ fn every_sabotage_of_an_osd_is_noticed() {
         let is_noticed = is_noticed(settings, told_by(sabotage), hint);
         assert!(is_noticed, "{sabotage:?} was not noticed in {SABOTAGE_SEEDS_MAX} lives");
     }
+}
+
+/// Lives in which clients open their volumes and own them by turns.
+const OPENING_LIVES: u64 = 150;
+
+#[test]
+fn clients_that_open_their_volumes_own_them_by_turns_among_all_that_fails() {
+    let settings = Settings { opens: true, ..Settings::default() };
+    let mut total = Report::default();
+    for seed in 0..OPENING_LIVES {
+        let report = cluster::run_guarded(seed, settings).unwrap_or_else(|failure| panic!("{failure}"));
+        total.merge(&report);
+    }
+    for what in ["volumes that changed hands", "own: an owner died", "operations done"] {
+        let count = total.coverage.of(what);
+        println!("{what}: {count}");
+        assert!(count > OPENING_LIVES, "{what}: {count}");
+    }
+}
+
+#[test]
+fn an_owner_that_gives_its_volume_up_with_something_under_way_is_noticed() {
+    let settings = Settings { opens: true, gives_up_early: true, ..Settings::default() };
+    assert!(is_noticed(settings, &["up with something under way"], 0));
 }
 
 #[test]

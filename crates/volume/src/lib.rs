@@ -1,4 +1,4 @@
-//! Attached volumes: what every door and the benchmark work on.
+//! Volumes, attached or opened: what every door and the benchmark work on.
 //!
 //! Two sides meet in a bounded queue. The control side, [`VolumeSession`], is a thread of its own with
 //! ordinary asynchronous code: it talks to the registry, holds the lease under which the volumes are
@@ -10,6 +10,9 @@
 //! did not end well begins with making them do so ([`fence`]). A volume that nobody shares can be attached anew while it is
 //! used, so that what was sent before, and nobody waits for any more, cannot take effect.
 //!
+//! A volume that is opened and not attached ([`OpenAs`]) is read by the newest map and under no attachment. The data side says when it
+//! has something to change, and the control side has the volume attached then, and given up when another wishes it (`ownership.rs`).
+//!
 //! When things fail: an unreachable registry stops nothing, the session tries on and the data side works
 //! by the last map. A lease that ended is taken up again if nobody attached meanwhile. Else that is the end:
 //! [`SessionEvent::Lost`] is told once, the links to all OSDs are cut, and every turn after that fails with the reason.
@@ -17,6 +20,7 @@
 
 mod dialler;
 mod fence;
+mod ownership;
 mod session;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -24,5 +28,5 @@ pub mod testing;
 mod tests;
 mod volume_loop;
 
-pub use session::{AttachError, ClusterAccess, SessionEvent, SessionOptions, VolumeSession};
+pub use session::{AttachError, ClusterAccess, OpenAs, SessionEvent, SessionOptions, VolumeSession};
 pub use volume_loop::{AttachedVolume, LoopError, Renewal, VolumeLoop};

@@ -2,35 +2,39 @@
 
 use super::dialler::{Dial, Dialled, Dialler};
 use super::fence::{self, FENCE_LIMIT, Order};
+use super::ownership::{self, Step};
 use auth::{Identity, KeyError, SecretKey};
 use base::map::{ClusterMap, Stillness};
 use base::names::Unfound;
 use base::{ClientId, Generation, LayerId, VolumeId};
 use cluster::{
-    Attach, Attachment, ClusterError, Detach, Fenced, Grant, KeepAlive, Resume, Revoke, StandsStill,
+    Attach, Attachment, ClusterError, Detach, Fenced, Grant, KeepAlive, Open, Resume, Revoke, StandsStill,
+    WatchMode,
 };
 use registry::{LeaseId, RegistryError};
 use registry_remote::{Desk, DeskPlace, SocketPlace};
 use ring::{ConnectionId, Waker};
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, channel, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::LocalSet;
 use tokio::time::MissedTickBehavior;
 
 /// How long the attachments outlive this process if it dies without a word.
 const LEASE_TTL: Duration = Duration::from_secs(10);
 /// How often the lease is kept alive: three tries before it ends.
-const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(3);
+pub(super) const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(3);
 /// How long it is waited for a map that shows another name of a volume which could not be attached anew by the one it had.
 const RENAMED_LIMIT: Duration = Duration::from_secs(1);
 /// How long the map may take to show volumes that were just attached.
-const FIRST_MAP_LIMIT: Duration = Duration::from_secs(10);
+pub(super) const FIRST_MAP_LIMIT: Duration = Duration::from_secs(10);
 /// How long the map may take to show a snapshot.
 const SNAPSHOT_LIMIT: Duration = Duration::from_secs(2);
 /// Events that wait for the data side; of more maps only the newest is kept.
@@ -41,6 +45,8 @@ const DIALS_MAX: usize = 1024;
 const RENEWALS_MAX: usize = 64;
 /// Words that volumes stand still which wait to be said.
 const STANDSTILLS_MAX: usize = 64;
+/// Volumes that wait to be asked for, or given up.
+const STEPS_MAX: usize = 1024;
 /// The pause before an event is offered again to a full queue.
 const OFFER_PAUSE: Duration = Duration::from_millis(20);
 /// How long detaching may take before it is left to the lease's end.
@@ -72,7 +78,20 @@ impl ClusterAccess {
     }
 }
 
-/// What to attach, and how.
+/// How volumes are had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenAs {
+    /// Attached at once, alone, and kept: whoever had it before is fenced, and nobody else gets it.
+    Owner,
+    /// Attached at once, beside others who share it too.
+    Sharer,
+    /// Read at once; attached alone when there is something to change, and given up when another who opened it wishes to change it.
+    Writer,
+    /// Read, whoever else has it.
+    Reader,
+}
+
+/// What to attach or open, and how.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
     /// The cluster they are in.
@@ -80,8 +99,8 @@ pub struct SessionOptions {
     /// The volumes, by name; or snapshots, as VOLUME@SNAPSHOT: they are read without being attached; or as VOLUME@ volumes that are
     /// asked what room they take, and no more, without being attached.
     pub volumes: Vec<String>,
-    /// Whether others may attach them too.
-    pub shared: bool,
+    /// How the volumes are had.
+    pub open: OpenAs,
     /// How long an operation may take before it fails; `None` lets it wait for ever.
     pub timeout: Option<Duration>,
     /// What this process is, for people who see that a volume is attached: `millpond nbd`, for example.
@@ -89,9 +108,10 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// The volumes among them: snapshots are not attached.
+    /// The volumes among them that are attached at once: snapshots never are.
     fn attached(&self) -> impl Iterator<Item = &String> {
-        self.volumes.iter().filter(|name| !name.contains('@'))
+        let is_any = matches!(self.open, OpenAs::Owner | OpenAs::Sharer);
+        self.volumes.iter().filter(move |name| is_any && !name.contains('@'))
     }
 }
 
@@ -113,6 +133,32 @@ pub enum SessionEvent {
         volume: VolumeId,
         /// Why not, in words.
         outcome: Result<(), String>,
+    },
+    /// A volume that was asked for is owned, and nobody else is served of changes.
+    Owned {
+        /// The volume.
+        volume: VolumeId,
+        /// What every request bears from now on.
+        generation: Generation,
+    },
+    /// It is not, and is not asked for any more.
+    NotOwned {
+        /// The volume.
+        volume: VolumeId,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// It is waited for.
+    AwaitsOwner {
+        /// The volume.
+        volume: VolumeId,
+        /// Who has it, if somebody has.
+        holder: Option<String>,
+    },
+    /// A volume was given up.
+    GaveUp {
+        /// The volume.
+        volume: VolumeId,
     },
     /// The volumes are attached no more: nothing may be written from now on.
     Lost {
@@ -185,7 +231,9 @@ impl From<RegistryError> for AttachError {
 /// A volume that was attached, or a snapshot.
 #[derive(Clone, Debug)]
 pub(super) enum Opened {
-    Volume(Box<Attachment>),
+    Attached(Box<Attachment>),
+    /// A volume that was opened, and is attached when there is something to change, if ever.
+    Unowned(VolumeId),
     Snapshot(LayerId),
     /// A volume that is asked what room it takes, and not attached.
     Look(VolumeId),
@@ -218,6 +266,7 @@ pub struct VolumeSession {
     dialled: Receiver<Dialled>,
     renewals: mpsc::Sender<VolumeId>,
     standstills: mpsc::Sender<(VolumeId, Stillness)>,
+    steps: mpsc::Sender<(VolumeId, Step)>,
     /// Asks the thread to end.
     stop: Option<oneshot::Sender<Parting>>,
     parting: Parting,
@@ -237,10 +286,12 @@ impl VolumeSession {
         let (dials, dial_receiver) = mpsc::channel(DIALS_MAX);
         let (renewals, renewal_receiver) = mpsc::channel(RENEWALS_MAX);
         let (standstills, standstill_receiver) = mpsc::channel(STANDSTILLS_MAX);
+        let (steps, step_receiver) = mpsc::channel(STEPS_MAX);
         // Bounded by the connections that the data side's reactor takes.
         let (dialled_sender, dialled) = channel();
         let thread = std::thread::Builder::new().name("volume-session".to_owned()).spawn(move || {
-            runtime.block_on(async move {
+            let local = LocalSet::new();
+            local.block_on(&runtime, async move {
                 match Session::start(&options).await {
                     Ok((session, attached)) => {
                         // If nobody waits any more, `stopped` says so too.
@@ -255,7 +306,9 @@ impl VolumeSession {
                         };
                         tokio::spawn(dialler.run(dial_receiver));
                         let renewals = Renewals { wanted: renewal_receiver, identity };
-                        session.run(renewals, standstill_receiver, event_sender, waker, stopped).await;
+                        let wishes =
+                            Wanted { renewals, standstills: standstill_receiver, steps: step_receiver };
+                        session.run(wishes, event_sender, waker, stopped).await;
                     }
                     Err(error) => drop(started_sender.send(Err(error))),
                 }
@@ -267,6 +320,7 @@ impl VolumeSession {
             dialled,
             renewals,
             standstills,
+            steps,
             stop: Some(stop),
             parting: Parting::WithLooseEnds,
             thread: Some(thread),
@@ -301,6 +355,12 @@ impl VolumeSession {
         }
     }
 
+    /// Has a volume that was opened owned, or given up. Says whether that can be; then [`SessionEvent::Owned`] or
+    /// [`SessionEvent::NotOwned`] follows, or [`SessionEvent::GaveUp`].
+    pub(super) fn take_step(&self, volume: VolumeId, step: Step) -> bool {
+        self.steps.try_send((volume, step)).is_ok()
+    }
+
     /// What became of a dial, if something did.
     pub(super) fn poll_dialled(&self) -> Option<Dialled> {
         self.dialled.try_recv().ok()
@@ -333,8 +393,15 @@ impl Drop for VolumeSession {
 
 /// The session as its thread sees it.
 struct Session {
-    hold: Hold,
+    hold: Rc<Hold>,
     maps: watch::Receiver<Arc<ClusterMap>>,
+}
+
+/// What the data side wants.
+struct Wanted {
+    renewals: Renewals,
+    standstills: mpsc::Receiver<(VolumeId, Stillness)>,
+    steps: mpsc::Receiver<(VolumeId, Step)>,
 }
 
 /// Volumes that are to be attached anew.
@@ -349,14 +416,15 @@ impl Session {
         let lease = desk.ask(Grant { ttl: LEASE_TTL }).await?;
         let client = ClientId(uuid::Uuid::new_v4().as_u64_pair().0);
         let (volumes, description) = (RefCell::new(Vec::new()), describe(&options.purpose));
-        let hold = Hold { desk, client, volumes, lease: Cell::new(lease), description };
+        let (lease_now, watched, asked) = (Cell::new(lease), RefCell::default(), RefCell::default());
+        let hold = Hold { desk, client, volumes, lease: lease_now, description, watched, asked };
         // Fencing may take longer than the lease lasts.
         let attached = tokio::select! {
             attached = attach_all(&hold, options) => attached,
             () = keep_alive(&hold.desk, lease) => Err(AttachError::Lost { reason: lost() }),
         };
         match attached {
-            Ok((maps, attached)) => Ok((Session { hold, maps }, attached)),
+            Ok((maps, attached)) => Ok((Session { hold: Rc::new(hold), maps }, attached)),
             Err(error) => {
                 release(&hold.desk, lease).await;
                 // What was never used has nothing under way, and who tries again and again leaves nothing behind, nor does one
@@ -371,16 +439,19 @@ impl Session {
     /// Tells of maps, and attaches anew what is to be, until it is stopped or the volumes are lost.
     async fn run(
         self,
-        renewals: Renewals,
-        standstills: mpsc::Receiver<(VolumeId, Stillness)>,
+        wanted: Wanted,
         events: SyncSender<SessionEvent>,
         waker: Waker,
         mut stopped: oneshot::Receiver<Parting>,
     ) {
         let Session { hold, mut maps } = self;
+        let Wanted { renewals, standstills, steps } = wanted;
+        let identity = renewals.identity.clone();
         let keeping = hold.keep();
         tokio::pin!(keeping);
         let (told, mut renewed) = mpsc::channel(1);
+        let owning = ownership::see_to(hold.clone(), steps, maps.clone(), identity, told.clone());
+        let owning = AbortOnDrop(tokio::task::spawn_local(owning));
         let renewing = hold.renew_all(renewals, maps.clone(), told);
         tokio::pin!(renewing);
         let standing = hold.stand_still(standstills);
@@ -424,6 +495,7 @@ impl Session {
                 }
             }
         }
+        drop(owning);
         release(&hold.desk, hold.lease.get()).await;
         if parting == Parting::Quiet {
             hold.detach(None).await;
@@ -431,15 +503,29 @@ impl Session {
     }
 }
 
-/// The attachments of one client.
-struct Hold {
-    desk: Desk,
-    client: ClientId,
+/// A task that ends with whoever has this.
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// What one client has.
+pub(super) struct Hold {
+    pub(super) desk: Desk,
+    pub(super) client: ClientId,
+    /// What is attached.
     volumes: RefCell<Vec<(VolumeId, Generation)>>,
-    /// The lease that they have now.
-    lease: Cell<LeaseId>,
-    /// Who has them, for people.
-    description: String,
+    /// The lease that all of it has now.
+    pub(super) lease: Cell<LeaseId>,
+    /// Who has it, for people.
+    pub(super) description: String,
+    /// What is open, and since when.
+    watched: RefCell<Vec<(VolumeId, WatchMode, u64)>>,
+    /// What it is asked to own: it may be attached before that is known here.
+    asked: RefCell<BTreeSet<VolumeId>>,
 }
 
 impl Hold {
@@ -474,20 +560,77 @@ impl Hold {
         let volumes = self.volumes.borrow().clone();
         for (volume, mut generation) in volumes {
             while !self.desk.ask(Resume { volume, client: self.client, generation, lease }).await? {
-                let known = self.generation_of(volume);
-                if known == generation {
-                    return Ok(false);
+                match self.generation_of(volume) {
+                    Some(known) if known == generation => return Ok(false),
+                    // It was attached anew meanwhile, by this client itself.
+                    Some(known) => generation = known,
+                    // Or given up.
+                    None => break,
                 }
-                // It was attached anew meanwhile, by this client itself.
-                generation = known;
             }
+        }
+        let watched = self.watched.borrow().clone();
+        for (volume, mode, since_unix_seconds) in watched {
+            self.open(volume, mode, since_unix_seconds).await?;
         }
         Ok(true)
     }
 
-    fn generation_of(&self, volume: VolumeId) -> Generation {
+    /// Has this client listed among those who have a volume open, for as long as the present lease lives.
+    async fn open(
+        &self,
+        volume: VolumeId,
+        mode: WatchMode,
+        since_unix_seconds: u64,
+    ) -> Result<(), ClusterError> {
+        let (client, lease, description) = (self.client, self.lease.get(), self.description.clone());
+        let open = Open { volume, client, lease, mode, description, since_unix_seconds };
+        match self.desk.ask(open).await {
+            // What it reads of a volume that is gone is refused.
+            Err(ClusterError::NoSuchVolume { .. }) => Ok(()),
+            Err(ClusterError::Registry(error @ RegistryError::Protocol { .. })) => {
+                tracing::warn!(%error, %volume, "nobody is shown that the volume is open here, and it may be removed meanwhile");
+                Ok(())
+            }
+            opened => opened,
+        }
+    }
+
+    /// Opens a volume, or a snapshot of it.
+    async fn watch(&self, volume: VolumeId, mode: WatchMode) -> Result<(), ClusterError> {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        self.open(volume, mode.clone(), since).await?;
+        self.watched.borrow_mut().push((volume, mode, since));
+        Ok(())
+    }
+
+    pub(super) fn generation_of(&self, volume: VolumeId) -> Option<Generation> {
         let volumes = self.volumes.borrow();
-        volumes.iter().find(|(id, _)| *id == volume).map_or(Generation(0), |(_, generation)| *generation)
+        volumes.iter().find(|(id, _)| *id == volume).map(|(_, generation)| *generation)
+    }
+
+    /// A volume that was opened is owned from now on.
+    pub(super) fn note_owned(&self, volume: VolumeId, generation: Generation) {
+        self.forget(volume);
+        self.volumes.borrow_mut().push((volume, generation));
+    }
+
+    /// A volume is attached no more.
+    pub(super) fn forget(&self, volume: VolumeId) {
+        self.volumes.borrow_mut().retain(|(id, _)| *id != volume);
+    }
+
+    /// Whether the volume was opened, and is given up when another wishes it.
+    fn yields(&self, volume: VolumeId) -> bool {
+        self.watched.borrow().iter().any(|(id, mode, _)| *id == volume && *mode == WatchMode::ReadWrite)
+    }
+
+    pub(super) fn asks_for(&self, volume: VolumeId) {
+        self.asked.borrow_mut().insert(volume);
+    }
+
+    pub(super) fn asks_no_more(&self, volume: VolumeId) {
+        self.asked.borrow_mut().remove(&volume);
     }
 
     fn note_generation(&self, volume: VolumeId, generation: Generation) {
@@ -576,6 +719,7 @@ impl Hold {
                 description,
                 id: Some(volume),
                 knows_layers: true,
+                yields: self.yields(volume),
             };
             match self.desk.ask(attach).await {
                 Ok(attached) if attached.id == volume => return Ok((name, attached)),
@@ -606,8 +750,9 @@ impl Hold {
     /// follows.
     async fn detach(&self, perhaps: Option<&String>) {
         let detaching = async {
-            let volumes = self.volumes.borrow().clone();
-            for (volume, _) in volumes {
+            let asked = self.asked.borrow().clone();
+            let attached = self.volumes.borrow().clone();
+            for volume in attached.into_iter().map(|(volume, _)| volume).chain(asked) {
                 self.desk.ask(Detach { volume, client: self.client }).await?;
             }
             if let Some(name) = perhaps
@@ -653,10 +798,11 @@ async fn attach_all(
             volume,
             client,
             lease: hold.lease.get(),
-            shared: options.shared,
+            shared: options.open == OpenAs::Sharer,
             description,
             id: None,
             knows_layers: true,
+            yields: false,
         };
         let attached = desk.ask(attach).await?;
         if volumes.iter().any(|other: &Attachment| other.id == attached.id) {
@@ -684,8 +830,22 @@ async fn attach_all(
     for name in &options.volumes {
         opened.push(match name.split_once('@') {
             Some((volume, "")) => Opened::Look(find_volume(&mut maps, volume).await?),
-            Some(names) => Opened::Snapshot(find_snapshot(&mut maps, names).await?),
-            None => Opened::Volume(Box::new(volumes.next().expect("each volume was attached"))),
+            Some(names) => {
+                let layer = find_snapshot(&mut maps, names).await?;
+                hold.watch(layer.volume(), WatchMode::Snapshot(layer.number())).await?;
+                Opened::Snapshot(layer)
+            }
+            None if matches!(options.open, OpenAs::Reader | OpenAs::Writer) => {
+                let volume = find_volume(&mut maps, name).await?;
+                if opened.iter().any(|other| matches!(other, Opened::Unowned(id) if *id == volume)) {
+                    return Err(ClusterError::NamedTwice { volume: name.clone() }.into());
+                }
+                let is_read_only = options.open == OpenAs::Reader;
+                let mode = if is_read_only { WatchMode::ReadOnly } else { WatchMode::ReadWrite };
+                hold.watch(volume, mode).await?;
+                Opened::Unowned(volume)
+            }
+            None => Opened::Attached(Box::new(volumes.next().expect("each volume was attached"))),
         });
     }
     let map = maps.borrow_and_update().clone();
@@ -723,7 +883,7 @@ async fn find_snapshot(
 }
 
 /// Sees to it that nobody is served who had the volume before and did not detach.
-async fn fence_those_before(
+pub(super) async fn fence_those_before(
     desk: &Desk,
     maps: &watch::Receiver<Arc<ClusterMap>>,
     client: ClientId,

@@ -271,7 +271,7 @@ fn answer(stored: &mut Stored, message: &Message<'_>, replies: &mut Vec<u8>) -> 
     }
     let fences = stored.fences.iter().filter(|fence| fence.volume == request.key.layer.volume());
     let oldest = fences.map(|fence| fence.generation).max().unwrap_or_default();
-    let refusal = if request.generation < oldest { Some(Status::Fenced) } else { refusal };
+    let refusal = if is_change && request.generation < oldest { Some(Status::Fenced) } else { refusal };
     if let Some(status) = refusal {
         let (offset, generation) = (request.offset, oldest);
         let details = RefusalDetails { offset, generation, ..RefusalDetails::default() };

@@ -31,7 +31,7 @@ impl Pond {
         let options = SessionOptions {
             cluster: self.cluster.access(),
             volumes: vec!["disk".to_owned()],
-            shared,
+            open: if shared { OpenAs::Sharer } else { OpenAs::Owner },
             timeout: None,
             purpose: "a test".to_owned(),
         };
@@ -249,7 +249,7 @@ fn an_attach_whose_answer_was_lost_leaves_nothing_behind() {
             ..pond.cluster.access()
         },
         volumes: vec!["disk".to_owned()],
-        shared: false,
+        open: OpenAs::Owner,
         timeout: None,
         purpose: "a test".to_owned(),
     };
@@ -266,7 +266,7 @@ fn a_volume_that_is_not_there_is_named() {
     let options = SessionOptions {
         cluster: pond.cluster.access(),
         volumes: vec!["other".to_owned()],
-        shared: false,
+        open: OpenAs::Owner,
         timeout: None,
         purpose: "a test".to_owned(),
     };

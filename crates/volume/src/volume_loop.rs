@@ -1,9 +1,10 @@
 //! The data side of attached volumes: one reactor, one client, turned by the thread that owns them.
 
 use super::dialler::Dialled;
-use super::session::{AttachError, Opened, Parting, SessionEvent, SessionOptions, VolumeSession};
+use super::ownership::Step;
+use super::session::{AttachError, OpenAs, Opened, Parting, SessionEvent, SessionOptions, VolumeSession};
 use base::{Buffer, Encryption, Instant, LayerId, LinkId, Network, VolumeId};
-use client::{Client, Completion, Holding, Notice, Submission, VolumeHandle};
+use client::{Client, Completion, Holding, Notice, OwnershipStep, Submission, VolumeHandle};
 use cluster::Attachment;
 use ring::{ConnectionId, Event, Reactor, ReactorOptions};
 use std::collections::VecDeque;
@@ -79,15 +80,20 @@ impl VolumeLoop {
     pub fn attach(options: SessionOptions, reactor: ReactorOptions) -> Result<VolumeLoop, AttachError> {
         let reactor = Reactor::new(ReactorOptions { spin_max: SPIN_MAX, ..reactor })?;
         let (names, timeout) = (options.volumes.clone(), options.timeout);
-        let holding = if options.shared { Holding::Shared } else { Holding::Alone };
+        let holding = if options.open == OpenAs::Sharer { Holding::Shared } else { Holding::Alone };
+        let is_read_only = options.open == OpenAs::Reader;
         let (session, attached) = VolumeSession::attach(options, reactor.waker())?;
         let encryption = attached.map.encryption;
         let mut client = Client::new(attached.client, attached.map);
         client.set_timeout(timeout);
         let volumes = names.into_iter().zip(&attached.volumes).map(|(name, opened)| match opened {
-            Opened::Volume(attached) => {
+            Opened::Attached(attached) => {
                 let Attachment { id, generation, .. } = &**attached;
                 let handle = client.add_volume(*id, *generation, holding);
+                AttachedVolume { handle, id: *id, name, is_snapshot: false }
+            }
+            Opened::Unowned(id) => {
+                let handle = client.add_opened(*id, is_read_only);
                 AttachedVolume { handle, id: *id, name, is_snapshot: false }
             }
             Opened::Look(id) => {
@@ -195,6 +201,7 @@ impl VolumeLoop {
         let attached =
             self.volumes.iter().find(|attached| attached.handle == volume && !attached.is_snapshot);
         let is_begun = self.holding == Holding::Alone
+            && self.client.is_owner(volume)
             && attached.is_some_and(|attached| self.wires.session.renew(attached.id));
         if is_begun {
             self.client.begin_renewal(volume);
@@ -226,6 +233,8 @@ impl VolumeLoop {
     /// The volumes are attached no more, or the reactor failed. Nothing is sent to OSDs after that.
     pub fn turn(&mut self, timeout: Option<Duration>, others: &mut Vec<Event>) -> Result<(), LoopError> {
         self.check_attached()?;
+        // What was submitted since the last turn may need its volume.
+        self.take_steps();
         let due = self.client.next_timeout().map(|at| at.since(ring::now()));
         let timeout = [timeout, due].into_iter().flatten().min();
         self.wires.reactor.set_waiting(self.client.operations_in_flight());
@@ -244,11 +253,27 @@ impl VolumeLoop {
         }
         if self.client.next_timeout().is_some_and(|at| at <= self.now) {
             self.client.handle_timeout(self.now, &mut self.wires);
-            while let Some(notice) = self.client.poll_notice() {
-                log(notice);
-            }
+        }
+        self.take_steps();
+        while let Some(notice) = self.client.poll_notice() {
+            log(notice);
         }
         self.check_attached()
+    }
+
+    /// Has asked for what there is something to change of, and given up what another wishes.
+    fn take_steps(&mut self) {
+        while let Some((volume, step)) = self.client.poll_ownership(self.now) {
+            let id = self.volumes.iter().find(|opened| opened.handle == volume).map(|opened| opened.id);
+            let is_begun = id.is_some_and(|id| match step {
+                OwnershipStep::Ask => self.wires.session.take_step(id, Step::Own),
+                OwnershipStep::GiveUp => self.wires.session.take_step(id, Step::GiveUp),
+                OwnershipStep::Renew => self.begin_renewal(volume),
+            });
+            if !is_begun {
+                tracing::warn!(?step, "too many volumes change hands at once, or none does any more");
+            }
+        }
     }
 
     fn check_attached(&self) -> Result<(), LoopError> {
@@ -311,6 +336,27 @@ impl VolumeLoop {
                 SessionEvent::Renewed { volume, outcome } => {
                     if let Some(handle) = self.handle_of(volume) {
                         self.was_renewed(handle, outcome);
+                    }
+                }
+                SessionEvent::Owned { volume, generation } => {
+                    if let Some(handle) = self.handle_of(volume) {
+                        self.client.owned(self.now, handle, generation, &mut self.wires);
+                    }
+                }
+                SessionEvent::NotOwned { volume, reason } => {
+                    if let Some(handle) = self.handle_of(volume) {
+                        tracing::warn!(reason, "a volume is not changed that was to be");
+                        self.client.not_owned(handle, &reason);
+                    }
+                }
+                SessionEvent::AwaitsOwner { volume, holder } => {
+                    if let Some(handle) = self.handle_of(volume) {
+                        self.client.waits_for_owner(handle, holder);
+                    }
+                }
+                SessionEvent::GaveUp { volume } => {
+                    if let Some(handle) = self.handle_of(volume) {
+                        self.client.gave_up(handle);
                     }
                 }
                 SessionEvent::Lost { reason } => {

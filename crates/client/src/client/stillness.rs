@@ -8,6 +8,7 @@ use crate::error::ClientError;
 use base::map::Stillness;
 use base::{Buffer, Instant, Network};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// What is known of a volume's standing still.
 #[derive(Debug, Default)]
@@ -17,7 +18,16 @@ pub(super) struct Still {
     /// The last one of which [`Client::poll_still`] told.
     told: Option<Stillness>,
     /// Changes that begin when it is over, in order.
-    put_off: VecDeque<(PieceKind, Submission, Option<Buffer>)>,
+    put_off: VecDeque<PutOff>,
+}
+
+/// A change that has not begun: its volume is to stand still, or is not owned.
+#[derive(Debug)]
+pub(super) struct PutOff {
+    pub(super) kind: PieceKind,
+    pub(super) what: Submission,
+    pub(super) buffer: Option<Buffer>,
+    pub(super) submitted: Instant,
 }
 
 impl Still {
@@ -27,8 +37,27 @@ impl Still {
     }
 
     /// Puts a change off.
-    pub(super) fn put_off(&mut self, kind: PieceKind, what: Submission, buffer: Option<Buffer>) {
-        self.put_off.push_back((kind, what, buffer));
+    pub(super) fn put_off(&mut self, change: PutOff) {
+        self.put_off.push_back(change);
+    }
+
+    /// All that were put off.
+    pub(super) fn take(&mut self) -> VecDeque<PutOff> {
+        std::mem::take(&mut self.put_off)
+    }
+
+    /// Those of them that were submitted so long ago.
+    pub(super) fn take_late(&mut self, now: Instant, limit: Duration) -> Vec<PutOff> {
+        // They may have been put off more than once, and stand in no order then.
+        let (late, rest) =
+            self.take().into_iter().partition::<Vec<_>, _>(|change| now.since(change.submitted) >= limit);
+        self.put_off = rest.into();
+        late
+    }
+
+    /// Since when the oldest waits.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.put_off.iter().map(|change| change.submitted).min()
     }
 }
 
@@ -45,6 +74,7 @@ impl Client {
             // What failed at its time limit may take effect yet.
             self.volumes[*at].loose_end.is_none()
                 && still.asked.is_some()
+                && self.volumes[*at].ownership.is_owner()
                 && still.asked != still.told
                 && !self.operations.iter().flatten().any(changes)
         })?;
@@ -56,13 +86,19 @@ impl Client {
     /// Begins the changes that were put off for volumes that are not to stand still any more.
     pub(super) fn go_on(&mut self, now: Instant, io: &mut impl Network) {
         for at in 0..self.volumes.len() {
-            let still = &mut self.volumes[at].still;
-            if still.asked.is_some() {
+            let volume = &mut self.volumes[at];
+            if volume.still.asked.is_some() {
                 continue;
             }
-            still.told = None;
-            for (kind, what, buffer) in std::mem::take(&mut still.put_off) {
-                self.submit(now, kind, what, buffer, io);
+            volume.still.told = None;
+            if !volume.ownership.lets_begin() {
+                continue;
+            }
+            let is_opened = volume.ownership.is_opened();
+            for mut change in volume.still.take() {
+                // Who stood still did so for moments. An owner may have been waited for.
+                change.submitted = if is_opened { change.submitted } else { now };
+                self.begin(now, change, io);
             }
         }
     }
@@ -71,12 +107,13 @@ impl Client {
     pub(super) fn drop_put_off(&mut self, is_gone: &mut impl FnMut(u64) -> bool) {
         for volume in &mut self.volumes {
             let name = &volume.name;
-            for (kind, what, buffer) in std::mem::take(&mut volume.still.put_off) {
-                if is_gone(what.token) {
+            for change in volume.still.take() {
+                if is_gone(change.what.token) {
+                    let (token, buffer) = (change.what.token, change.buffer);
                     let outcome = Outcome::Failed(ClientError::Abandoned { volume: name.clone() });
-                    self.completions.push_back(Completion { token: what.token, buffer, outcome });
+                    self.completions.push_back(Completion { token, buffer, outcome });
                 } else {
-                    volume.still.put_off(kind, what, buffer);
+                    volume.still.put_off(change);
                 }
             }
         }

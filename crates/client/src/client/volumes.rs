@@ -1,5 +1,6 @@
 //! The volumes and snapshots that a client works on.
 
+use super::ownership::Ownership;
 use super::stillness::Still;
 use super::waiting::Stalls;
 use super::{Client, Holding, VolumeHandle};
@@ -34,6 +35,7 @@ pub(super) struct Volume {
     /// A change failed at its time limit, and may take effect later, if this generation is served.
     pub(super) loose_end: Option<Generation>,
     pub(super) still: Still,
+    pub(super) ownership: Ownership,
     pub(super) stalls: Stalls,
 }
 
@@ -51,6 +53,7 @@ impl Volume {
             is_renewing: false,
             loose_end: None,
             still: Still::default(),
+            ownership: Ownership::kept(),
             stalls: Stalls::default(),
         }
     }
@@ -63,7 +66,17 @@ impl Volume {
         } else if let Some(info) = map.volumes.get(&self.id) {
             (self.bytes, self.layer) = (info.bytes, info.head_layer(self.id));
             self.still.asked = map.still.get(&self.id).copied();
+            self.ownership.is_wished = map.wishes.contains_key(&self.id);
+            // Who owns it has a generation of its own.
+            if self.ownership.is_opened() && !self.ownership.is_owner() {
+                self.generation = self.generation.max(info.generation);
+            }
         }
+    }
+
+    /// Whether changes of it begin now.
+    pub(super) fn lets_begin(&self) -> bool {
+        self.still.asked.is_none() && self.ownership.lets_begin()
     }
 
     /// What that fails with that reaches beyond the end by the newest map.

@@ -27,7 +27,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 const SILENCE_DOUBLINGS_MAX: u32 = 3;
 
 /// From when on a person is told that an operation waits. A failover takes about a second.
-const BLOCKED_AFTER: Duration = Duration::from_secs(3);
+pub(super) const BLOCKED_AFTER: Duration = Duration::from_secs(3);
 
 /// How often operations that were given up are told of.
 const GIVEN_UP_TOLD_EVERY: Duration = Duration::from_secs(10);
@@ -110,6 +110,14 @@ struct Blocked {
 }
 
 impl Stalls {
+    /// Changes reached their time limit before they were begun.
+    pub(super) fn gave_up(&mut self, operations: u64, why: &str) {
+        if operations > 0 {
+            self.given_up += operations;
+            why.clone_into(&mut self.given_up_why);
+        }
+    }
+
     /// The group gave a final answer to an operation on the volume. Answers whether a person waits for that.
     pub(super) fn answered(&mut self, pg: PgId) -> bool {
         let Some(blocked) = self.blocked.as_mut().filter(|blocked| blocked.pg == pg) else { return false };
@@ -143,8 +151,8 @@ impl Client {
     /// Why operations wait, if one is to be tried again: in words, for a person.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
-        let index = self.pieces.iter().position(|piece| piece.state == PieceState::Waiting)?;
-        Some(self.why_in_vain(index as u32))
+        let index = self.pieces.iter().position(|piece| piece.state == PieceState::Waiting);
+        index.map_or_else(|| self.why_put_off(), |index| Some(self.why_in_vain(index as u32)))
     }
 
     /// Of an idle client nothing can be late.
@@ -178,6 +186,7 @@ impl Client {
         if is_any_late {
             self.give_up_late(now);
         }
+        self.look_at_put_off(now);
         (0..self.volumes.len()).for_each(|volume| self.tell_of_given_up(now, volume));
         while let Some((osd, link)) = self.silent_link(now) {
             self.give_up_silent(now, osd, link, io);
@@ -309,7 +318,7 @@ impl Client {
         }
     }
 
-    fn tell(&mut self, notice: Notice) {
+    pub(super) fn tell(&mut self, notice: Notice) {
         if self.notices.len() < NOTICES_MAX {
             self.notices.push_back(notice);
         }

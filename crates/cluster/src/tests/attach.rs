@@ -49,6 +49,7 @@ async fn whoever_names_an_id_attaches_no_other_volume_that_has_the_name_by_now()
             description,
             id: Some(volume),
             knows_layers: true,
+            yields: false,
         };
         cluster.attach_by(None, asked).await
     };

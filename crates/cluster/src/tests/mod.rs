@@ -3,6 +3,7 @@
 mod attach;
 mod current;
 mod namespaces;
+mod opening;
 mod osds;
 mod places;
 mod qos;

@@ -40,7 +40,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use volume::{AttachError, ClusterAccess, LoopError, SessionOptions, VolumeLoop};
+use volume::{AttachError, ClusterAccess, LoopError, OpenAs, SessionOptions, VolumeLoop};
 use work::{Kind, Work, Works, failure};
 
 /// Connections at the same time, those to OSDs included.
@@ -75,10 +75,8 @@ pub struct GatewayOptions {
     pub volumes: Vec<String>,
     /// Where to listen.
     pub listen: Listen,
-    /// Whether others may attach the volumes too.
-    pub shared: bool,
-    /// Whether writes are refused. The volumes are attached shared then.
-    pub read_only: bool,
+    /// How the volumes are had. Writes to what is opened to be read are refused.
+    pub open: OpenAs,
     /// How long an operation may take before its client is told that it failed; `None` lets it wait for ever.
     pub timeout: Option<Duration>,
 }
@@ -171,7 +169,7 @@ struct Door {
 }
 
 impl Gateway {
-    /// Attaches the volumes and listens. Clients are served from [`Self::run`] on.
+    /// Attaches or opens the volumes, and listens. Clients are served from [`Self::run`] on.
     ///
     /// # Errors
     /// When a volume is not there or attached elsewhere, or nobody can connect to that place.
@@ -187,7 +185,7 @@ impl Gateway {
         let session = SessionOptions {
             cluster: options.cluster.clone(),
             volumes: options.volumes.clone(),
-            shared: options.shared || options.read_only,
+            open: options.open,
             timeout: options.timeout,
             purpose: "millpond nbd".to_owned(),
         };
@@ -195,7 +193,7 @@ impl Gateway {
         let handles: Vec<_> = volumes.volumes().iter().map(|volume| volume.handle).collect();
         let exports = volumes.volumes().iter().map(|volume| {
             let bytes = volumes.volume_bytes(volume.handle);
-            let is_read_only = options.read_only || volume.is_snapshot;
+            let is_read_only = options.open == OpenAs::Reader || volume.is_snapshot;
             Export::new(&volume.name, format!("Millpond {}", volume.id), bytes, is_read_only)
         });
         let exports = Exports::new(exports.collect())?;

@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use volume::ClusterAccess;
+use volume::OpenAs;
 
 /// Operations in flight.
 pub const DEPTH: u32 = 16;
@@ -133,8 +134,8 @@ pub fn run(cluster: &ClusterAccess, name: &str, seed: u64, enough: &AtomicBool) 
         ..Job::new(TargetName::Volume(name.to_owned()), Mode::RandomReadWrite)
     };
     let block_bytes = job.block.0 as u32;
-    let mut target =
-        VolumeTarget::attach(cluster, name, false, DEPTH, block_bytes, None).with_context(unusable)?;
+    let mut target = VolumeTarget::attach(cluster, name, OpenAs::Owner, DEPTH, block_bytes, None)
+        .with_context(unusable)?;
     let mut generator = Generator::new(&job, job.region(target.bytes(), target.alignment_bytes())?);
     let mut started: Vec<Option<(Instant, Kind)>> = vec![None; DEPTH as usize];
     let mut timeline = Timeline(Vec::with_capacity(DONE_EXPECTED));

@@ -5,7 +5,7 @@ use base::Buffer;
 use client::{Outcome, VolumeHandle};
 use ring::{Event, ReactorOptions};
 use std::time::Duration;
-use volume::{ClusterAccess, SessionOptions, VolumeLoop};
+use volume::{ClusterAccess, OpenAs, SessionOptions, VolumeLoop};
 
 /// What [`Target::wait`] allows a turn.
 const WAIT_LIMIT: Duration = Duration::from_secs(1);
@@ -25,14 +25,14 @@ pub struct VolumeTarget {
 }
 
 impl VolumeTarget {
-    /// Attaches the volume `name` of a cluster, with `depth` slots of `block_bytes`. `shared` lets others have it attached too. An operation that takes longer than `timeout` fails.
+    /// Attaches the volume `name` of a cluster, with `depth` slots of `block_bytes`. `open` says how it is had. An operation that takes longer than `timeout` fails.
     ///
     /// # Errors
     /// No such cluster or volume, or it is attached by somebody who does not share it.
     pub fn attach(
         cluster: &ClusterAccess,
         name: &str,
-        shared: bool,
+        open: OpenAs,
         depth: u32,
         block_bytes: u32,
         timeout: Option<Duration>,
@@ -40,7 +40,7 @@ impl VolumeTarget {
         let options = SessionOptions {
             cluster: cluster.clone(),
             volumes: vec![name.to_owned()],
-            shared,
+            open,
             timeout,
             purpose: "millpond bench".to_owned(),
         };
@@ -150,7 +150,8 @@ mod tests {
     }
 
     fn attach(cluster: &TestCluster, job: &Job) -> VolumeTarget {
-        VolumeTarget::attach(&cluster.access(), "disk", false, job.depth, job.block.0 as u32, None).unwrap()
+        VolumeTarget::attach(&cluster.access(), "disk", OpenAs::Owner, job.depth, job.block.0 as u32, None)
+            .unwrap()
     }
 
     #[test]

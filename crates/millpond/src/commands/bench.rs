@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use volume::OpenAs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -149,7 +150,9 @@ fn measure(job: &Job, directory: &Directory, arguments: &BenchArguments) -> anyh
         TargetName::Volume(name) => {
             let cluster = directory.access(arguments.key.as_deref())?;
             let (depth, timeout) = (job.depth, arguments.timeout);
-            let mut target = VolumeTarget::attach(&cluster, name, false, depth, block_bytes, timeout)?;
+            // Who only reads needs nobody to give it up.
+            let open = if job.mode.writes() { OpenAs::Owner } else { OpenAs::Reader };
+            let mut target = VolumeTarget::attach(&cluster, name, open, depth, block_bytes, timeout)?;
             engine::run(&mut target, job, &monitor, live)?
         }
         TargetName::Nbd(uri) => {
@@ -265,7 +268,7 @@ fn fill(challenge: &Challenge, target: &TargetName) -> anyhow::Result<()> {
 fn attach_shared(challenge: &Challenge, job: &Job) -> anyhow::Result<VolumeTarget> {
     let cluster = challenge.directory.access(None)?;
     let block_bytes = u32::try_from(job.block.0).context("the job's operations are too large")?;
-    Ok(VolumeTarget::attach(&cluster, &challenge.volume, true, job.depth, block_bytes, None)?)
+    Ok(VolumeTarget::attach(&cluster, &challenge.volume, OpenAs::Sharer, job.depth, block_bytes, None)?)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use doors::nbd::{NbdAddress, NbdUri};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use volume::OpenAs;
 
 /// The port of NBD (IANA).
 const NBD_PORT: u16 = 10_809;
@@ -25,7 +26,8 @@ Examples:
   millpond nbd disk                                    on the socket nbd.sock in the cluster's directory
   millpond nbd disk --listen unix:/run/disk.sock
   millpond nbd disk other --listen tcp:127.0.0.1       two exports on port 10809
-  millpond nbd archive --read-only
+  millpond nbd archive --read-only                     beside whoever has it attached
+  millpond nbd disk --open                             attached by the first write, and given up to the next who writes
   millpond nbd disk --timeout 60s                      an operation that takes longer fails with EIO
 
 Clients then use, for example:
@@ -52,7 +54,12 @@ pub struct NbdArguments {
     #[arg(long)]
     pub shared: bool,
 
-    /// Refuse writes
+    /// Open the volumes and do not attach them before there is something to write. When another who opened them so has something to
+    /// write, they are given up to that, and got back by the next write here
+    #[arg(long, conflicts_with_all = ["shared", "read_only"])]
+    pub open: bool,
+
+    /// Refuse writes. The volumes are only opened, whoever has them attached
     #[arg(long)]
     pub read_only: bool,
 
@@ -68,6 +75,17 @@ pub struct NbdArguments {
     /// The process to end with.
     #[arg(long, hide = true, value_name = "PID")]
     pub parent: Option<u32>,
+}
+
+impl NbdArguments {
+    fn open_as(&self) -> OpenAs {
+        match self {
+            NbdArguments { read_only: true, .. } => OpenAs::Reader,
+            NbdArguments { open: true, .. } => OpenAs::Writer,
+            NbdArguments { shared: true, .. } => OpenAs::Sharer,
+            _ => OpenAs::Owner,
+        }
+    }
 }
 
 fn parse_listen(text: &str) -> Result<Listen, String> {
@@ -145,14 +163,13 @@ fn serve(arguments: &NbdArguments, directory: &Directory) -> anyhow::Result<()> 
         cluster: directory.access(arguments.key.as_deref())?,
         volumes: arguments.volumes.clone(),
         listen: place(arguments.listen.as_ref(), directory)?,
-        shared: arguments.shared,
-        read_only: arguments.read_only,
+        open: arguments.open_as(),
         timeout: arguments.timeout,
     };
     let mut gateway = Gateway::open(&options)?;
     let stopper = gateway.stopper();
     stop::on_wish(move || stopper.stop())?;
-    output::print(&how_to_connect(&options.volumes, options.read_only, gateway.place()))?;
+    output::print(&how_to_connect(&options.volumes, arguments.read_only, gateway.place()))?;
     gateway.run()?;
     output::notice("stopping");
     Ok(())

@@ -4,9 +4,11 @@ mod du;
 mod export;
 mod import;
 mod lineage;
+mod lock;
 mod meta;
 mod snapshot;
 mod trash;
+mod watchers;
 
 use crate::Usage;
 use crate::args::ListArguments;
@@ -28,6 +30,7 @@ use cluster::{Attachments, ChangeVolumes, Changed, ClusterError, VolumeChange};
 use export::ExportArguments;
 use health::view::{self, AttachmentView, PgHealth, PgView, TrashedVolumeView, VolumeDetail, VolumeView};
 use import::ImportArguments;
+use lock::LockCommand;
 use meta::MetaCommand;
 use registry::RegistryError;
 use registry_remote::Desk;
@@ -79,7 +82,21 @@ pub enum VolumeCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Show a volume and who has it attached
+    /// List who has a volume open: to read it, or to write to it when nobody else does
+    #[command(
+        after_help = "Examples:\n  millpond volume watchers disk\n\nA volume that somebody has open is not removed."
+    )]
+    Watchers {
+        /// The volume
+        name: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Advisory locks: who works on a volume, for programs that heed it
+    #[command(subcommand)]
+    Lock(LockCommand),
+    /// Show a volume, who has it attached, and who has it open
     #[command(after_help = "Examples:\n  millpond volume info disk")]
     Info {
         /// Its name
@@ -366,6 +383,8 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
             tell(&volume, *json, &format!("volume {} holds what {snapshot} holds", snapshot.volume))
         }
         VolumeCommand::Meta(command) => meta::run(command, directory),
+        VolumeCommand::Watchers { name, json } => watchers::run(name, *json, directory),
+        VolumeCommand::Lock(command) => lock::run(command, directory),
         VolumeCommand::Rm { name, keep, now, json } => {
             let volume = access::with_desk(directory, async |desk| {
                 let volume = find(&desk.map().await?, name)?;
@@ -566,20 +585,22 @@ async fn detail(desk: &Desk, name: &str) -> anyhow::Result<VolumeDetail> {
     let volume = find(&map, name)?;
     let snapshots = view::snapshots(&map, volume.volume);
     let attachments = desk.ask(Attachments { volume: volume.volume }).await?;
+    let watchers = watchers::watchers(desk, &map, volume.volume, &attachments).await?;
     let attachments = attachments
         .into_iter()
         .map(|record| AttachmentView {
             client: format!("{:016x}", record.client.0),
             description: record.description,
             shared: record.shared,
+            yields: record.yields,
             principal: record.principal,
         })
         .collect();
-    Ok(VolumeDetail { volume, attachments, snapshots })
+    Ok(VolumeDetail { volume, attachments, watchers, snapshots })
 }
 
 fn info(detail: &VolumeDetail) -> String {
-    let VolumeDetail { volume, attachments, snapshots } = detail;
+    let VolumeDetail { volume, attachments, watchers, snapshots } = detail;
     let mut text = format!(
         "name        {}\nid          {}\npool        {}\n{}size        {} ({} bytes)\ngeneration  {}\n",
         volume.name,
@@ -617,11 +638,19 @@ fn info(detail: &VolumeDetail) -> String {
         text.push_str("attached    by nobody\n");
     }
     for attachment in attachments {
-        let mut how = if attachment.shared { "shared" } else { "exclusive" }.to_owned();
+        let how = match (attachment.shared, attachment.yields) {
+            (true, _) => "shared",
+            (false, true) => "until another who has it open writes",
+            (false, false) => "exclusive",
+        };
+        let mut how = how.to_owned();
         if let Some(principal) = &attachment.principal {
             how.push_str(&format!(", by the key of {principal}"));
         }
         text.push_str(&format!("attached    by {} ({how})\n", attachment.description));
+    }
+    for watcher in watchers {
+        text.push_str(&format!("open        by {} ({})\n", watcher.description, watchers::how(watcher)));
     }
     text
 }

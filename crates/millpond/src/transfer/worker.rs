@@ -7,7 +7,7 @@ use client::{Change, Outcome, Space, VolumeHandle};
 use ring::{Event, ReactorOptions};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use volume::{SessionOptions, VolumeLoop};
+use volume::{OpenAs, SessionOptions, VolumeLoop};
 
 /// The most bytes of one operation.
 pub const CHUNK_BYTES: u64 = 1 << 20;
@@ -30,15 +30,15 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Attaches the one volume that is named, or opens the snapshot, as [`SessionOptions::volumes`] names them.
+    /// Has the one volume that is named, or opens the snapshot, as [`SessionOptions::volumes`] names them.
     ///
     /// # Errors
     /// It is not there, or attached elsewhere.
-    pub fn open(directory: &Directory, what: String, purpose: &str) -> anyhow::Result<Worker> {
+    pub fn open(directory: &Directory, what: String, open: OpenAs, purpose: &str) -> anyhow::Result<Worker> {
         let options = SessionOptions {
             cluster: directory.access(None)?,
             volumes: vec![what],
-            shared: false,
+            open,
             timeout: None,
             purpose: purpose.to_owned(),
         };

@@ -23,6 +23,7 @@ mod machines;
 mod migrate;
 mod monitoring;
 mod namespaces;
+mod opening;
 mod placement;
 mod qos;
 mod recovery;

@@ -1,5 +1,12 @@
 //! Admission: whether this OSD may serve a request of a client now, and what is known of an attempt at it that came before.
 //!
+//! # Under an older generation
+//! A newer attach fences what others *change*. Reads are served under whatever generation they name, and so is whoever opened a
+//! volume without having it: what a read brings is decided by the group, its epoch and its leases, and by the layer and the end
+//! that this OSD's map shows, and each of these is asked all the same. So a read of somebody who was fenced long ago is as fresh
+//! as any other (docs/protocol.md, *Why the promise holds*). Whose key may read no more is refused by that
+//! ([`crate::links::ClientLink`]), and what lies in the trash by this.
+//!
 //! # Where volumes end
 //! What reaches beyond the end of its volume, by the byte, is refused, reads too, by the size that this OSD's map shows. Whoever
 //! asked tries again: the map that shows a newer size may be on its way to the one or to the other. A map that is too old must
@@ -28,18 +35,28 @@ use wire::{Outcome, RefusalDetails, Request, Status};
 /// Why a request cannot be served by this OSD now.
 pub(crate) type Refusal = (Status, RefusalDetails);
 
-/// The group of a request, if this OSD may serve it.
+/// What a request is for, as far as that decides who may have it served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Aim {
+    /// To see what a volume or a snapshot holds.
+    Read,
+    /// To change what a volume holds.
+    Change,
+    /// To be told of the whole of a volume.
+    Look,
+}
+
+/// The group of a request that reads, if this OSD may serve it.
 pub(crate) fn admit(cx: &mut Context<'_, impl Io>, request: &Request) -> Result<u32, Refusal> {
-    admit_for(cx, request, false)
+    admit_for(cx, request, Aim::Read)
 }
 
-/// As [`admit`], for a question about the whole of a volume, whoever has it and whichever snapshots it has: it tells nothing of what
-/// they hold.
+/// As [`admit`], for a question about the whole of a volume, whichever snapshots it has: it tells nothing of what they hold.
 pub(crate) fn admit_look(cx: &mut Context<'_, impl Io>, request: &Request) -> Result<u32, Refusal> {
-    admit_for(cx, request, true)
+    admit_for(cx, request, Aim::Look)
 }
 
-fn admit_for(cx: &mut Context<'_, impl Io>, request: &Request, looks: bool) -> Result<u32, Refusal> {
+fn admit_for(cx: &mut Context<'_, impl Io>, request: &Request, aim: Aim) -> Result<u32, Refusal> {
     let refuse = |status| Err((status, RefusalDetails { osd: cx.me.id, ..RefusalDetails::default() }));
     let layer = request.key.layer;
     let Some(volume) = cx.volumes.of_layer_mut(layer) else {
@@ -58,14 +75,16 @@ fn admit_for(cx: &mut Context<'_, impl Io>, request: &Request, looks: bool) -> R
     if pg.pool != volume.pool || u64::from(object) >= VOLUME_BYTES_MAX / OBJECT_BYTES {
         return refuse(Status::NotPrimary);
     }
-    let end = if looks {
+    let end = if aim == Aim::Look {
         u64::MAX
     } else if !request.of_snapshot {
         // Whoever does not know of a snapshot would read what was written before it, and write what nobody finds behind it.
         if layer != volume.head && !cx.me.broken.is(Sabotage::ReadOlder) {
             return refuse(Status::Frozen);
         }
-        if request.generation < volume.generation {
+        // Of who had the volume before, only changes could do harm.
+        let is_fenced = aim == Aim::Change && request.generation < volume.generation;
+        if is_fenced && !cx.me.broken.is(Sabotage::ForgetGeneration) {
             let details = RefusalDetails { generation: volume.generation, ..RefusalDetails::default() };
             return Err((Status::Fenced, details));
         }
@@ -106,7 +125,7 @@ fn end_of(request: &Request) -> u64 {
 
 /// As [`admit`], for what changes something: that takes enough members.
 pub(crate) fn admit_change(cx: &mut Context<'_, impl Io>, request: &Request) -> Result<u32, Refusal> {
-    let group = match admit(cx, request) {
+    let group = match admit_for(cx, request, Aim::Change) {
         // What was done of it before was done in its layer, and nobody shall take it for undone in the next one.
         Err((Status::Frozen, details)) if request.since.is_some() => {
             return Err((Status::OutcomeUnknown, details));
@@ -338,6 +357,10 @@ mod tests {
         alone.with(|_, cx| admit(cx, request).err().map(|(status, _)| status))
     }
 
+    fn change_refused(alone: &mut Alone, request: &Request) -> Option<Status> {
+        alone.with(|_, cx| admit_change(cx, request).err().map(|(status, _)| status))
+    }
+
     #[test]
     fn a_request_is_admitted_by_volume_generation_group_and_epoch() {
         let mut alone = Alone::new();
@@ -409,12 +432,58 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_attach_fences_the_older_ones() {
+    fn a_newer_attach_fences_what_older_ones_change_and_not_what_they_read() {
         let mut alone = Alone::new();
         let older = request(&alone);
         let newer = Request { generation: Generation(2), ..older };
         assert_eq!(refused(&mut alone, &newer), None);
-        assert_eq!(refused(&mut alone, &older), Some(Status::Fenced));
+        assert_eq!(change_refused(&mut alone, &older), Some(Status::Fenced));
+        assert_eq!(change_refused(&mut alone, &newer), None);
+        let look = |alone: &mut Alone| alone.with(|_, cx| admit_look(cx, &older).is_ok());
+        assert!(refused(&mut alone, &older).is_none() && look(&mut alone));
+        // What the map shows of the volume holds for it as for anybody: its newest layer, its end, the trash.
+        let mut map = ClusterMap::clone(&alone.osd.shared.volumes.map);
+        map.revision += 1;
+        map.volumes.get_mut(&VOLUME).unwrap().head = 1;
+        alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
+        assert_eq!(refused(&mut alone, &older), Some(Status::Frozen));
+        let of_head = Request { key: ObjectKey { layer: VOLUME.layer(1), ..older.key }, ..older };
+        assert_eq!(refused(&mut alone, &of_head), None);
+        let ahead = Request { key: ObjectKey { layer: VOLUME.layer(2), ..older.key }, ..older };
+        assert_eq!(refused(&mut alone, &ahead), Some(Status::NotActive));
+        map.revision += 1;
+        map.volumes.get_mut(&VOLUME).unwrap().bytes = 3 * OBJECT_BYTES;
+        alone.osd.handle_map(alone.now, Arc::new(map.clone()), &mut alone.io);
+        assert_eq!(refused(&mut alone, &of_head), Some(Status::BeyondEnd));
+        map.revision += 1;
+        map.volumes.get_mut(&VOLUME).unwrap().trashed = Some(Trashed::default());
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        assert_eq!(refused(&mut alone, &of_head), Some(Status::NoSuchVolume));
+        assert!(!look(&mut alone));
+    }
+
+    #[test]
+    fn who_was_fenced_reads_what_was_written_since_and_changes_none_of_it() {
+        let mut alone = Alone::new();
+        let offset = u32::from(BLOCK) * BLOCK_BYTES as u32;
+        let older = Request { offset, ..request(&alone) };
+        assert_eq!(write(&mut alone, 5, None, 1), Status::Ok);
+        let newer = Request { generation: Generation(2), ..older };
+        assert_eq!(refused(&mut alone, &newer), None);
+        assert_eq!(write(&mut alone, 6, None, 2), Status::Fenced, "it names the older one");
+        assert!(holds(&alone, 1));
+        let data = [3; BLOCK_BYTES];
+        alone.io.sent.clear();
+        alone.with(|_, cx| write::handle_write(cx, LinkId(7), &newer, &[U32::new(crc32c(&data))], &data));
+        alone.run();
+        assert!(holds(&alone, 3));
+        alone.io.sent.clear();
+        alone.with(|router, cx| router.reads.handle_read(cx, LinkId(7), &older));
+        alone.run();
+        let Message::Reply(reply) = wire::parse(&alone.io.sent).unwrap().unwrap().0 else {
+            panic!("the client is answered")
+        };
+        assert_eq!((reply.head.status, reply.data), (Status::Ok, &data[..]));
     }
 
     #[test]

@@ -307,14 +307,14 @@ mod tests {
         let stale = wire::Request { epoch: Epoch(0), ..request };
         alone.with(|router, cx| router.reads.handle_read(cx, link, &stale));
         let fenced = wire::Request { generation: Generation(0), ..request };
-        alone.with(|router, cx| router.reads.handle_read(cx, link, &fenced));
+        alone.with(|_, cx| handle_zero(cx, link, &fenced));
         alone.run();
         let figures = alone.osd.view().figures();
         let counted = |of: &RequestFigures| (of.latencies.count(), of.bytes, of.errors, of.redirected);
         let blocks = |count: u64| count * BLOCK_BYTES as u64;
         assert_eq!(counted(&figures.write), (2, blocks(4), 0, 0));
-        assert_eq!(counted(&figures.read), (2, blocks(8), 1, 1));
-        assert_eq!(counted(&figures.zero), (1, blocks(4), 0, 0));
+        assert_eq!(counted(&figures.read), (2, blocks(8), 0, 1));
+        assert_eq!(counted(&figures.zero), (1, blocks(4), 1, 0));
         assert_eq!(figures.allocated.latencies.count(), 1);
         // The drive answers a turn later, which is 50 ms here; the second write was answered at once.
         assert_eq!(figures.write.latencies.sum_ns % 50_000_000, 0);

@@ -3,6 +3,7 @@
 use super::fencer::{Fencer, Progress};
 use super::history::{History, Kind};
 use super::node::Clock;
+use super::ownership::NOT_YET;
 use super::plan::Plan;
 use super::registry::{volume_id, volume_index};
 use super::world::{Event, Input, MICROSECOND, MILLISECOND, Process, World};
@@ -10,7 +11,7 @@ use crate::random::Random;
 use base::geometry::OBJECT_BYTES;
 use base::map::ClusterMap;
 use base::{BLOCK_BYTES, Buffer, ClientId, Generation, LayerId, LinkId, Network, VolumeId};
-use client::{Client, ClientError, Holding, Outcome, Submission, VolumeHandle};
+use client::{Client, ClientError, Holding, Outcome, OwnershipStep, Submission, VolumeHandle};
 use cluster::Attachment;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -53,6 +54,7 @@ pub(super) struct Refusal {
 struct Running {
     client: Client,
     clock: Clock,
+    /// With the generation under which it has each now.
     volumes: BTreeMap<usize, (VolumeHandle, Generation)>,
     /// The newest map.
     map: Arc<ClusterMap>,
@@ -81,6 +83,8 @@ pub(super) struct ClientProcess {
     errands: Vec<Step>,
     /// What it was refused in this turn.
     pub(super) refusals: Vec<Refusal>,
+    /// It gives up what another wishes at once.
+    pub(super) gives_up_early: bool,
 }
 
 pub(super) struct ClientIo<'a> {
@@ -119,6 +123,7 @@ impl ClientProcess {
             work,
             errands: Vec::new(),
             refusals: Vec::new(),
+            gives_up_early: false,
         }
     }
 
@@ -169,6 +174,93 @@ impl ClientProcess {
         self.running =
             Some(Running { client, clock, volumes, map, snapshots: BTreeMap::new(), due, in_flight: 0 });
         world.wake(self.process, world.now);
+    }
+
+    /// Begins to read all volumes, and to own them by turns.
+    pub(super) fn begin_opened(
+        &mut self,
+        volumes: impl IntoIterator<Item = usize>,
+        map: Arc<ClusterMap>,
+        history: &mut History,
+        world: &mut World,
+    ) {
+        let is_reader = world.plan.has_reader && self.process.0 == world.plan.nodes;
+        let is_listed = |id: &VolumeId| map.volumes.get(id).is_some_and(|info| info.is_listed());
+        let volumes: Vec<_> = volumes.into_iter().map(volume_id).filter(is_listed).collect();
+        history.starts_anew(self.process.0);
+        self.begin(&[], map, world);
+        let Some(running) = &mut self.running else { return };
+        // What is given up at a time limit may take effect yet, and would have to be fenced.
+        running.client.set_timeout(None);
+        for id in volumes {
+            let handle = running.client.add_opened(id, is_reader);
+            running.volumes.insert(volume_index(id), (handle, NOT_YET));
+        }
+    }
+
+    /// The generation of a volume that its map shows.
+    pub(super) fn shown_generation(&self, volume: VolumeId) -> Option<Generation> {
+        let info = self.running.as_ref()?.map.volumes.get(&volume)?;
+        Some(info.generation)
+    }
+
+    /// That under which it owns a volume.
+    pub(super) fn owned_generation(&self, volume: VolumeId) -> Generation {
+        let running = self.running.as_ref();
+        running.map_or(NOT_YET, |running| running.volumes[&volume_index(volume)].1)
+    }
+
+    /// It owns a volume that it asked for.
+    pub(super) fn owns(
+        &mut self,
+        volume: VolumeId,
+        generation: Generation,
+        history: &mut History,
+        world: &mut World,
+    ) {
+        let process = self.process;
+        let Some(running) = &mut self.running else { return };
+        let now = running.clock.at(world.now);
+        let entry = running.volumes.get_mut(&volume_index(volume)).expect("it was opened");
+        entry.1 = generation;
+        running.client.owned(now, entry.0, generation, &mut ClientIo { process, world });
+        // Who stands still begins nothing yet.
+        if running.client.begins_changes(entry.0) {
+            history.is_owned(process.0, volume, generation);
+        }
+        world.wake(process, world.now);
+    }
+
+    /// It gave a volume up.
+    pub(super) fn gave_up(&mut self, volume: VolumeId, world: &mut World) {
+        let Some(running) = &mut self.running else { return };
+        let entry = running.volumes.get_mut(&volume_index(volume)).expect("it was opened");
+        entry.1 = NOT_YET;
+        running.client.gave_up(entry.0);
+        world.wake(self.process, world.now);
+    }
+
+    /// Has done what its volumes need so that they change hands.
+    fn take_steps(&mut self, world: &mut World) {
+        let (process, gives_up_early) = (self.process, self.gives_up_early);
+        let Some(running) = &mut self.running else { return };
+        let now = running.clock.at(world.now);
+        let mut steps = Vec::new();
+        if gives_up_early {
+            for (index, (handle, _)) in &running.volumes {
+                let is_wished = running.map.wishes.contains_key(&volume_id(*index));
+                if is_wished && running.client.is_owner(*handle) {
+                    steps.push((*handle, OwnershipStep::GiveUp));
+                }
+            }
+        }
+        steps.extend(std::iter::from_fn(|| running.client.poll_ownership(now)));
+        for (handle, step) in steps {
+            let known = running.volumes.iter().find(|(_, (its, _))| *its == handle);
+            let volume = volume_id(*known.expect("it was opened").0);
+            let (life, delay) = (world.mailboxes[process.0].life, world.registry_delay());
+            world.after(delay, Event::ChangesHands { process, life, volume, step });
+        }
     }
 
     /// The process is gone; nobody will ever know how its operations ended.
@@ -297,6 +389,10 @@ impl ClientProcess {
             let (life, delay) = (world.mailboxes[process.0].life, world.registry_delay());
             world.after(delay, Event::StandsStill { process, life, volume, number });
         }
+        if world.plan.opens {
+            self.take_steps(world);
+        }
+        let Some(running) = &mut self.running else { return Ok(()) };
         let retry = running.client.next_timeout().map(|at| running.clock.when(at));
         let due = running.due.peek().map(|Reverse(at)| *at);
         if let Some(at) = [retry, due].into_iter().flatten().min() {
@@ -322,6 +418,8 @@ impl ClientProcess {
             running.in_flight -= 1;
             world.trace.count(3, completion.token);
             let (token, buffer) = (completion.token, completion.buffer.as_ref());
+            let volume = history.step(token).volume;
+            history.was_done_under(token, running.volumes[&volume].1);
             let done = history.complete(token, world.now, &completion.outcome, buffer);
             world.story(Some(process), || history.describe(completion.token));
             done.map_err(|error| format!("{}: {error}", world.name(process)))?;
@@ -417,7 +515,18 @@ impl ClientProcess {
             volume = *running.snapshots.entry(layer).or_insert_with(|| client.add_snapshot(layer));
             world.coverage.count("operations on snapshots");
         }
-        let token = history.begin(process.0, generation, step, world.now);
+        let is_change = matches!(step.kind, Kind::Write | Kind::Zero);
+        let token = match (generation == NOT_YET, is_change) {
+            (true, false) => {
+                let shown = running.map.volumes.get(&volume_id(step.volume)).map(|info| info.generation);
+                history.begin_reading(process.0, shown.unwrap_or_default(), step, world.now)
+            }
+            // Of who is about to give it up, it waits for the next time.
+            (_, true) if world.plan.opens && !running.client.begins_changes(volume) => {
+                history.begin(process.0, NOT_YET, step, world.now)
+            }
+            _ => history.begin(process.0, generation, step, world.now),
+        };
         world.trace.count(4, token);
         world.story(Some(process), || history.describe(token));
         let now = running.clock.at(world.now);

@@ -7,6 +7,7 @@
 
 use super::checker::{self, Access, Observation, PENDING, ZEROS};
 use super::client::Step;
+use super::ownership::NOT_YET;
 use super::plan::Plan;
 use super::registry::{family_of, volume_id};
 use crate::contents::{Contents, Place};
@@ -78,6 +79,8 @@ struct Operation {
     /// [`PENDING`] until it is done, if ever.
     completed: u64,
     fate: Fate,
+    /// It is of somebody who has the volume: whom an older one must not get in the way of.
+    is_holder: bool,
     /// Of a read: who wrote each block. Of an allocation query: [`ZEROS`] for each block that is not there.
     values: Vec<u64>,
 }
@@ -188,6 +191,7 @@ impl History {
             invoked,
             completed: PENDING,
             fate: Fate::Unknown,
+            is_holder: true,
             values: Vec::new(),
         });
         let number = self.operations.len() as u64;
@@ -199,6 +203,59 @@ impl History {
             }
         }
         number
+    }
+
+    /// The same, of somebody who only reads a volume, under the generation that its map shows.
+    pub(super) fn begin_reading(&mut self, process: usize, shown: Generation, step: Step, now: u64) -> u64 {
+        let number = self.begin(process, shown, step, now);
+        self.operations[number as usize - 1].is_holder = false;
+        number
+    }
+
+    /// Changes of a process that wait for their volume; or of one that is named.
+    fn waiting(&mut self, process: usize, of: Option<VolumeId>) -> impl Iterator<Item = &mut Operation> {
+        self.operations.iter_mut().filter(move |operation| {
+            let volume = volume_id(operation.step.volume);
+            operation.fate == Fate::Unknown
+                && (operation.process, operation.generation) == (process, NOT_YET)
+                && of.is_none_or(|of| of == volume)
+        })
+    }
+
+    /// Notes that a process owns a volume from now on: under that generation what waited for it begins.
+    pub(super) fn is_owned(&mut self, process: usize, volume: VolumeId, generation: Generation) {
+        self.waiting(process, Some(volume)).for_each(|operation| operation.generation = generation);
+    }
+
+    /// Notes that a change which waited was done: its volume was given back to it before it was given up.
+    pub(super) fn was_done_under(&mut self, number: u64, generation: Generation) {
+        let operation = &mut self.operations[number as usize - 1];
+        if operation.generation == NOT_YET {
+            operation.generation = generation;
+        }
+    }
+
+    /// Notes that a process starts anew: what waited was not begun, or nobody knows as whose.
+    pub(super) fn starts_anew(&mut self, process: usize) {
+        for operation in self.waiting(process, None) {
+            operation.fate = Fate::Failed;
+        }
+    }
+
+    /// A change of a volume that a process began under that generation, and that has not ended.
+    pub(super) fn unfinished_change(
+        &self,
+        process: usize,
+        volume: VolumeId,
+        generation: Generation,
+    ) -> Option<u64> {
+        let is_it = |operation: &Operation| {
+            let Operation { step, fate, .. } = operation;
+            matches!(step.kind, Kind::Write | Kind::Zero)
+                && (operation.process, operation.generation) == (process, generation)
+                && (volume_id(step.volume), *fate) == (volume, Fate::Unknown)
+        };
+        (1..).zip(&self.operations).find(|(_, operation)| is_it(operation)).map(|(number, _)| number)
     }
 
     /// Notes that a volume is made smaller, and what it loses by that: each of these parts is zeros at some moment between now
@@ -589,7 +646,7 @@ impl History {
         Ok(())
     }
 
-    /// Checks that nothing was done for whom a fence kept out: neither what began after the fence stood, nor, of what had
+    /// Checks that nothing was changed by whom a fence kept out: neither by what began after the fence stood, nor, of what had
     /// begun before, anything that the new holder's operations on the same block should have seen.
     fn check_fences(&self) -> Result<(), String> {
         let kept_out = |operation: &Operation| {
@@ -599,8 +656,9 @@ impl History {
             newer.map(|(.., at)| *at).min().is_some_and(|at| at <= operation.invoked)
         };
         for (number, operation) in (1..).zip(&self.operations) {
-            // Snapshots are for whoever knows of them.
-            let may_be_kept_out = operation.process != OPERATOR && operation.step.layer.is_none();
+            // Who reads is kept out of nothing.
+            let is_change = matches!(operation.step.kind, Kind::Write | Kind::Zero);
+            let may_be_kept_out = operation.process != OPERATOR && is_change;
             if operation.completed != PENDING && may_be_kept_out && kept_out(operation) {
                 return Err(format!("{} although a fence kept it out when it began", self.describe(number)));
             }
@@ -625,7 +683,8 @@ impl History {
                 let written_under = self.get(author).generation;
                 // Of what newer holders had done before this began, all is later than whatever an older one wrote.
                 let overlooked = touches.iter().find(|Touch { operation: other, seen, .. }| {
-                    other.generation > written_under
+                    other.is_holder
+                        && other.generation > written_under
                         && other.completed < read.invoked
                         && *seen != Some(author)
                         && other.step.kind != Kind::Allocated

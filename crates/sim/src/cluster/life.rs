@@ -92,6 +92,9 @@ impl Life {
         if settings.plain_faults {
             plan.keep_drives_sound_and_data_still();
         }
+        if settings.opens {
+            plan.open_volumes();
+        }
         let mut drives = random.fork();
         let nodes =
             (0..plan.nodes).map(|index| Node::new(Process(index), &plan, &settings, &mut drives)).collect();
@@ -99,7 +102,11 @@ impl Life {
         let clients = (0..=plan.clients)
             .map(|index| {
                 let work = if index < plan.clients { Work::Load } else { Work::List(Vec::new()) };
-                ClientProcess::new(Process(plan.nodes + index), loads.fork(), work)
+                let gives_up_early = settings.gives_up_early && index < plan.clients;
+                let process = Process(plan.nodes + index);
+                let mut client = ClientProcess::new(process, loads.fork(), work);
+                client.gives_up_early = gives_up_early;
+                client
             })
             .collect();
         let mut registry = Registry::new(&plan);
@@ -582,6 +589,9 @@ impl Life {
                     self.registry.client_stands_still(process, client, volume, number, world);
                 }
             }
+            Event::ChangesHands { process, life, volume, step } => {
+                return self.changes_hands(process, life, volume, step);
+            }
             Event::Malice { begins: true } => self.malice_begins(),
             Event::Malice { begins: false } => self.malice_ends(),
             Event::SpellEnds { serial } => {
@@ -641,7 +651,14 @@ impl Life {
                 world.event(Some(process), "attach: the fence stands");
                 self.history.fence(attached.id, attached.generation, world.now);
             }
-            client.begin(&volumes, fencer.map(), world);
+            if world.plan.opens {
+                client.begin_opened(self.registry.volumes(), fencer.map(), &mut self.history, world);
+                for (volume, generation) in volumes {
+                    client.owns(volume, generation, &mut self.history, world);
+                }
+            } else {
+                client.begin(&volumes, fencer.map(), world);
+            }
             return Ok(());
         }
         client.turn(&mut self.history, world)?;
@@ -798,7 +815,11 @@ impl Life {
         if let Some(index) = process.0.checked_sub(self.nodes.len())
             && index < world.plan.clients
         {
-            attached = self.registry.attach(process, self.clients[index].draw_id(), world);
+            let id = self.clients[index].draw_id();
+            attached = match world.plan.opens {
+                true => Some(self.registry.open(process, id, world)),
+                false => self.registry.attach(process, id, world),
+            };
             if attached.is_none() {
                 let again = world.random.between(100 * MILLISECOND, SECOND);
                 world.after(again, Event::Start(process));

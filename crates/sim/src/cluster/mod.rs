@@ -54,6 +54,7 @@ mod inspect;
 mod life;
 mod network;
 mod node;
+mod ownership;
 pub mod plan;
 mod registry;
 mod script;
@@ -84,6 +85,10 @@ pub struct Settings {
     pub sabotage: Option<Sabotage>,
     /// Breaks a promise of the stores, to see the checkers notice.
     pub store_sabotage: Option<store::Sabotage>,
+    /// Clients open their volumes, and own them by turns.
+    pub opens: bool,
+    /// Has them give up what another wishes at once, whatever is under way, to see the checkers notice.
+    pub gives_up_early: bool,
     /// Has drives replaced that hold the last copy of something, as if nobody looked: to see the checkers notice.
     pub gives_up_what_counts: bool,
 }

@@ -165,6 +165,8 @@ pub struct Plan {
     pub read_percent: u64,
     /// Whether the first client only reads, and so never waits for a write.
     pub has_reader: bool,
+    /// Whether clients open their volumes, and own them by turns.
+    pub opens: bool,
     /// Of a hundred operations, how many zero.
     pub zero_percent: u64,
     /// Of a hundred operations, how many ask what is allocated.
@@ -313,6 +315,7 @@ impl Plan {
             operations,
             operation_blocks_max: random.choose(&[1, 2, 4, 8]) * if units > 1 { 3 } else { 1 },
             read_percent: random.choose(&[20, 40, 60]),
+            opens: false,
             has_reader: clients > 1 && random.percent(50),
             zero_percent: random.choose(&[0, 2, 5, 15]),
             // Part of a block that was never written is there as soon as another part was.
@@ -538,6 +541,14 @@ impl Plan {
         self.operations = random.between(600, 1200);
         // Who is away for long misses that much was deleted and something else written.
         (self.min_size, self.outage_max) = (1, 20 * SECOND);
+    }
+
+    /// Clients open their volumes: nobody shares one.
+    pub(super) fn open_volumes(&mut self) {
+        (self.opens, self.is_exclusive) = (true, true);
+        self.clients = self.clients.max(2);
+        // Else one alone would write.
+        self.has_reader &= self.clients > 2;
     }
 
     /// Leaves out what hurts drives and what moves data.

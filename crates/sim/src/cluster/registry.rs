@@ -2,6 +2,7 @@
 //! late or never.
 
 mod clones;
+pub(super) mod ownership;
 mod removal;
 mod replacement;
 mod snapshots;

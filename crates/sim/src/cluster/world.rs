@@ -98,6 +98,8 @@ pub(super) enum Event {
     Standstill,
     /// A client says that it does.
     StandsStill { process: Process, life: u32, volume: VolumeId, number: Stillness },
+    /// What a client wants with a volume that it opened reaches the registry.
+    ChangesHands { process: Process, life: u32, volume: VolumeId, step: client::OwnershipStep },
     /// Somebody who means harm begins, or stops.
     Malice { begins: bool },
 }

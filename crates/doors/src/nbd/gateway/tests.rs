@@ -11,6 +11,7 @@ use std::sync::{Mutex, mpsc};
 use std::thread::JoinHandle;
 use testkit::prerequisites::not_tested;
 use testkit::wait_until;
+use volume::OpenAs;
 use volume::testing::{Faults, TestCluster};
 use wire::Status;
 
@@ -43,8 +44,7 @@ impl Served {
             cluster: cluster.access(),
             volumes: vec!["disk".to_owned()],
             listen: Listen::Unix(socket.clone()),
-            shared: false,
-            read_only: false,
+            open: OpenAs::Owner,
             timeout: None,
         };
         change(&mut options);
@@ -536,7 +536,7 @@ fn what_a_dead_connection_left_is_fenced_when_it_takes_too_long() {
 
 #[test]
 fn where_others_share_the_volume_a_new_connection_begins_and_the_same_bytes_wait() {
-    let served = Served::start_settling(Duration::from_secs(3), |options| options.shared = true);
+    let served = Served::start_settling(Duration::from_secs(3), |options| options.open = OpenAs::Sharer);
     let (old, new) = (pattern(4096, 1), pattern(4096, 2));
     let mut client = served.client();
     served.cluster.set_faults(hang_up());
@@ -559,7 +559,8 @@ fn where_others_share_the_volume_a_new_connection_begins_and_the_same_bytes_wait
 #[test]
 fn a_write_of_which_nobody_can_tell_is_an_io_error_where_others_may_write_and_done_where_not() {
     for shared in [true, false] {
-        let served = Served::start(|options| options.shared = shared);
+        let served =
+            Served::start(|options| options.open = if shared { OpenAs::Sharer } else { OpenAs::Owner });
         let bytes = pattern(4096, 1);
         let mut client = served.client();
         served.cluster.set_faults(hang_up());
@@ -628,7 +629,7 @@ fn a_stop_answers_what_is_in_flight_detaches_and_removes_the_socket() {
 
 #[test]
 fn a_read_only_export_refuses_writes_and_leaves_the_volume_to_others() {
-    let served = Served::start(|options| options.read_only = true);
+    let served = Served::start(|options| options.open = OpenAs::Reader);
     let mut client = served.client();
     let mut buffer = Buffer::new(4096);
     buffer.bytes_mut().unwrap().fill(1);
@@ -638,7 +639,7 @@ fn a_read_only_export_refuses_writes_and_leaves_the_volume_to_others() {
     let other = SessionOptions {
         cluster: served.cluster.access(),
         volumes: vec!["disk".to_owned()],
-        shared: true,
+        open: OpenAs::Sharer,
         timeout: None,
         purpose: "another".to_owned(),
     };

@@ -103,7 +103,11 @@ pub(super) fn failure(error: &ClientError, kind: Kind) -> Failure {
         ClientError::OutOfRange { .. } => (ErrorCode::Invalid, None),
         ClientError::NoSpace { .. } => (ErrorCode::NoSpace, None),
         ClientError::Fenced { .. } => (ErrorCode::Shutdown, None),
-        ClientError::Forbidden { .. } | ClientError::IsSnapshot { .. } => (ErrorCode::NotPermitted, None),
+        // The protocol has no word for a device that is read-only now: this is what others say of one.
+        ClientError::Forbidden { .. }
+        | ClientError::IsSnapshot { .. }
+        | ClientError::ReadOnly { .. }
+        | ClientError::NotOwned { .. } => (ErrorCode::NotPermitted, None),
         ClientError::Damaged { object, offset, .. } => {
             (ErrorCode::Io, Some(u64::from(*object) * OBJECT_BYTES + u64::from(*offset)))
         }

@@ -11,6 +11,7 @@ use base::{BLOCK_BYTES, OBJECT_BYTES};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
+use volume::OpenAs;
 
 /// What is asked about at a time, in bytes.
 const WINDOW_BYTES: u64 = 1024 * OBJECT_BYTES;
@@ -48,7 +49,7 @@ pub fn run(name: &str, json: bool, path: &Path) -> anyhow::Result<()> {
     let id = find(&map, name)?.volume;
     let info = &map.volumes[&id];
     // It is looked at, and not attached.
-    let mut worker = Worker::open(&directory, format!("{name}@"), "millpond volume du")?;
+    let mut worker = Worker::open(&directory, format!("{name}@"), OpenAs::Reader, "millpond volume du")?;
     let (mut held, mut alone) = (0, BTreeMap::new());
     // What it holds beyond its end its snapshots may hold: they may be larger.
     let end = map.snapshots_of(id).map(|(_, snapshot)| snapshot.bytes).chain([info.bytes]).max();

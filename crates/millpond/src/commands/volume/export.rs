@@ -13,10 +13,12 @@ use base::units::ByteSize;
 use base::{LayerId, OBJECT_BYTES, VolumeId};
 use clap::Args;
 use client::Change;
+use cluster::Attachments;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
+use volume::OpenAs;
 
 /// What of a volume is asked about at a time, in bytes.
 pub(super) const WINDOW_BYTES: u64 = 64 * OBJECT_BYTES;
@@ -103,9 +105,20 @@ pub fn run(arguments: &ExportArguments, path: &Path) -> anyhow::Result<()> {
         }
         None => (what.clone(), None),
     };
-    let map = access::with_desk(path, async |desk| Ok(desk.map().await?))?;
+    let (map, attached) = access::with_desk(path, async |desk| {
+        let map = desk.map().await?;
+        let id = find(&map, &volume)?.volume;
+        Ok((map, desk.ask(Attachments { volume: id }).await?))
+    })?;
     let id = find(&map, &volume)?.volume;
     check_versions(&map)?;
+    if let Some(holder) = attached.first().filter(|_| snapshot.is_none()) {
+        output::notice(&format!(
+            "{volume} is attached by {}, which may change it meanwhile: what is exported is of no one moment. Export a snapshot for \
+             that",
+            holder.description
+        ));
+    }
     let layer_of = |name: &String| layer_of(&map, id, &volume, name);
     let (since_layer, to_layer) =
         (since.as_ref().map(layer_of).transpose()?, snapshot.as_ref().map(layer_of).transpose()?);
@@ -114,7 +127,7 @@ pub fn run(arguments: &ExportArguments, path: &Path) -> anyhow::Result<()> {
     {
         bail!("the snapshot that it is to go on from is not older than {what}");
     }
-    let mut worker = Worker::open(&directory, what.clone(), "millpond volume export")?;
+    let mut worker = Worker::open(&directory, what.clone(), OpenAs::Reader, "millpond volume export")?;
     let subject = Subject { from: since.clone(), to: snapshot, bytes: worker.bytes() };
     let mut stream = DiffWriter::begin(BufWriter::new(Target::open(file)?), &subject)?;
     let (data, zeros) = transfer(&mut worker, &mut stream, since_layer)?;

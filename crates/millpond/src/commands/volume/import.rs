@@ -17,6 +17,7 @@ use cluster::{ChangeVolumes, VolumeChange, WantedSnapshot, check_name};
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
+use volume::OpenAs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -58,7 +59,7 @@ pub fn run(arguments: &ImportArguments, path: &Path) -> anyhow::Result<()> {
     input.rewind()?;
     prepare(path, volume, placed, &subject)?;
     // From here on nobody else writes to it.
-    let mut worker = Worker::open(&directory, volume.clone(), "millpond volume import")?;
+    let mut worker = Worker::open(&directory, volume.clone(), OpenAs::Owner, "millpond volume import")?;
     let from = check_base(path, volume, &worker, &subject)?;
     if let Some(at) = first_change(&mut worker, from)? {
         match &subject.from {

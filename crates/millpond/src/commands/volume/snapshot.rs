@@ -18,7 +18,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
-use volume::{SessionOptions, VolumeLoop};
+use volume::{OpenAs, SessionOptions, VolumeLoop};
 
 /// How long somebody is waited for who has a volume and fell silent: who only lost the registry is back within seconds of its
 /// return.
@@ -226,7 +226,7 @@ fn settle(volume: &str, directory: &Directory) -> anyhow::Result<()> {
     let options = SessionOptions {
         cluster: directory.access(None)?,
         volumes: vec![volume.to_owned()],
-        shared: false,
+        open: OpenAs::Owner,
         timeout: None,
         purpose: "millpond volume snapshot".to_owned(),
     };

@@ -57,6 +57,7 @@ impl Tenant {
                     description,
                     id: None,
                     knows_layers: true,
+                    yields: false,
                 })
                 .await?;
             Ok::<Attachment, ClusterError>(attached)

@@ -194,6 +194,7 @@ fn storm(place: &DeskPlace, identity: &Identity, first: u64, enough: &AtomicBool
                 description,
                 id: None,
                 knows_layers: true,
+                yields: false,
             };
             if let Ok(attachment) = desk.ask(asked).await {
                 attached += 1;
