@@ -263,7 +263,7 @@ async fn health_is_for_probes_and_metrics_of_the_manager_tell_of_the_whole_clust
         "millpond_health_problems{code=\"DATA_LOST\",level=\"error\"} 2",
         "millpond_osds{state=\"down\"} 1",
         "millpond_registry_reachable 1",
-        "millpond_volume_operations_total{osd=\"osd.0\",volume=\"disk\",operation=\"read\"} 1",
+        "millpond_volume_operations_total{osd=\"osd.0\",pool=\"default\",namespace=\"\",volume=\"disk\",operation=\"read\"} 1",
         "millpond_pool_pgs{pool=\"default\"} 8",
     ] {
         assert!(metrics.lines().any(|line| line == sample), "{sample} is not in:\n{metrics}");

@@ -65,7 +65,7 @@ impl Cluster {
                 None
             } else {
                 let attach = Attach {
-                    volume: info.name.clone(),
+                    volume: self.full_name(info).await?,
                     client,
                     lease,
                     shared: false,

@@ -272,11 +272,6 @@ impl<I: Io> Context<'_, I> {
 
     // Work that no client waits for.
 
-    /// Whether more may be begun of a class of it.
-    pub(crate) fn may_work(&mut self, class: WorkClass) -> bool {
-        self.rates.pace.may_work(self.now, class)
-    }
-
     /// Something of a class is begun that costs so much.
     pub(crate) fn work_begins(&mut self, class: WorkClass, cost: u32) {
         let share = self.volumes.map.share_of(class);
@@ -348,7 +343,7 @@ impl<I: Io> Context<'_, I> {
 
     /// Has an operation wait again, before all others: for room in the store, or for a block to be mended.
     pub(crate) fn put_back(&mut self, id: OperationId) {
-        self.operations.is_under_way_no_more(id);
+        self.operations.under_way.ends(id.slot);
         let operation = self.operations.live(id);
         operation.state = OperationState::Waiting;
         let (group, is_read) = (operation.group, operation.kind == OperationKind::Read);

@@ -59,11 +59,13 @@ pub(crate) struct UnderWay {
     since: Instant,
     /// The number of this span.
     span: u32,
+    /// By the slot of an operation, if it counts.
+    counted: Vec<Option<Counted>>,
 }
 
 /// An operation that counts as under way: what it costs, and since which span.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Counted {
+#[derive(Clone, Copy, Debug)]
+struct Counted {
     cost: u32,
     span: u32,
 }
@@ -80,15 +82,21 @@ impl UnderWay {
         (self.lately, self.since) = (0, now);
     }
 
-    /// An operation begins.
-    pub(crate) fn begins(&mut self, cost: u32, now: Instant) -> Counted {
+    /// The operation in a slot begins.
+    pub(crate) fn begins(&mut self, slot: u32, cost: u32, now: Instant) {
         self.turn(now);
+        let slot = slot as usize;
+        if slot >= self.counted.len() {
+            self.counted.resize(slot + 1, None);
+        }
+        self.counted[slot] = Some(Counted { cost, span: self.span });
         self.lately += cost;
-        Counted { cost, span: self.span }
     }
 
-    /// It has ended, or has to wait for others.
-    pub(crate) fn ends(&mut self, counted: Counted) {
+    /// It has ended, or has to wait for others. One that does not count may be told of too.
+    pub(crate) fn ends(&mut self, slot: u32) {
+        let counted = self.counted.get_mut(slot as usize).and_then(Option::take);
+        let Some(counted) = counted else { return };
         match self.span.wrapping_sub(counted.span) {
             0 => self.lately -= counted.cost,
             1 => self.before -= counted.cost,
@@ -279,7 +287,8 @@ mod tests {
     struct Busy {
         mclock: Mclock,
         under_way: UnderWay,
-        ends: VecDeque<Counted>,
+        ends: VecDeque<u32>,
+        slots: u32,
         begun: Map<VolumeId, u32>,
         /// How many of them were sent away before.
         queued: u32,
@@ -293,6 +302,7 @@ mod tests {
                 mclock,
                 under_way: UnderWay::default(),
                 ends: VecDeque::new(),
+                slots: 0,
                 begun: Map::default(),
                 queued: 0,
             }
@@ -304,7 +314,9 @@ mod tests {
             let begins = self.mclock.may_begin(volume, cost, &mut self.under_way, now);
             if begins {
                 self.queued += u32::from(self.mclock.begins(volume, cost, now));
-                self.ends.push_back(self.under_way.begins(cost, now));
+                self.under_way.begins(self.slots, cost, now);
+                self.ends.push_back(self.slots);
+                self.slots += 1;
                 *self.begun.entry(volume).or_default() += 1;
             }
             begins

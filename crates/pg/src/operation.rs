@@ -1,7 +1,7 @@
 //! One read, write or zeroing on its way through a primary.
 
 use crate::codec::Payload;
-use crate::mclock::{self, UnderWay};
+use crate::mclock::UnderWay;
 use crate::shares::Shares;
 use base::figures::RequestKind;
 use base::{
@@ -214,8 +214,6 @@ pub(crate) struct Operation {
     pub(crate) edge_checksums: [u32; 2],
     pub(crate) parts: Vec<Part>,
     pub(crate) parts_awaited: u16,
-    /// As long as it counts as under way for a client.
-    pub(crate) counted: Option<mclock::Counted>,
 }
 
 impl Operation {
@@ -360,26 +358,12 @@ impl Operations {
         operation.checksums.clear();
         operation.parts.clear();
         operation.parts_awaited = 0;
-        operation.counted = None;
         OperationId { slot, serial: operation.serial }
-    }
-
-    /// Counts an operation of a client that begins, until it has ended or has to wait for others.
-    pub(crate) fn begins(&mut self, id: OperationId, cost: u32, now: Instant) {
-        let counted = self.under_way.begins(cost, now);
-        self.live(id).counted = Some(counted);
-    }
-
-    /// It has ended, or has to wait for others.
-    pub(crate) fn is_under_way_no_more(&mut self, id: OperationId) {
-        if let Some(counted) = self.live(id).counted.take() {
-            self.under_way.ends(counted);
-        }
     }
 
     /// Counts an operation that is put in line, if a client asked for it, until it has ended.
     pub(crate) fn count_waiting(&mut self, id: OperationId) {
-        self.is_under_way_no_more(id);
+        self.under_way.ends(id.slot);
         let operation = self.live(id);
         if let Purpose::Client(asked) = operation.purpose {
             let bytes = operation.waiting_bytes();
@@ -412,8 +396,8 @@ impl Operations {
     }
 
     pub(crate) fn remove(&mut self, id: OperationId) {
-        self.is_under_way_no_more(id);
         self.live(id).state = OperationState::Free;
+        self.under_way.ends(id.slot);
         self.shares.ended(id.slot);
         self.free.push(id.slot);
     }

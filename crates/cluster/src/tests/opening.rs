@@ -132,8 +132,11 @@ async fn who_may_write_locks_and_who_manages_breaks_the_locks_of_others() {
     forbidden(reader.ask(lock("ours", "r")).await, "only reads");
     writer.ask(lock("ours", "w")).await.unwrap();
     other.ask(lock("ours", "o")).await.unwrap();
-    forbidden(writer.ask(lock("theirs", "w")).await, "no pool that its key is for");
-    forbidden(reader.ask(Locks { volume: "theirs".to_owned() }).await, "no pool that its key is for");
+    // What a key is not for is for it as if it were not there.
+    let error = writer.ask(lock("theirs", "w")).await.unwrap_err();
+    assert!(matches!(error, ClusterError::NoSuchVolume { .. }), "{error}");
+    let error = reader.ask(Locks { volume: "theirs".to_owned() }).await.unwrap_err();
+    assert!(matches!(error, ClusterError::NoSuchVolume { .. }), "{error}");
     let locks = reader.ask(Locks { volume: "ours".to_owned() }).await.unwrap();
     let told: Vec<_> = locks.iter().map(|lock| lock.principal.clone().unwrap()).collect();
     assert_eq!(told, ["writer", "other"], "whatever they say of themselves");
@@ -144,4 +147,35 @@ async fn who_may_write_locks_and_who_manages_breaks_the_locks_of_others() {
     assert!(keys.cluster.locks("ours").await.unwrap().is_empty());
     writer.ask(lock("ours", "w")).await.unwrap();
     Clerk::of_owner(keys.cluster.clone()).ask(unlock("w")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_owned_that_shares_its_name_with_others_and_by_who_may_change_that_one_alone() {
+    let keys = Keys::new().await;
+    keys.cluster.create_namespace("ours", "n").await.unwrap();
+    let inside = keys.cluster.create_volume("ours/n/theirs", "ours", 1 << 20).await.unwrap();
+    let beside = keys.cluster.create_volume("ours/theirs", "ours", 1 << 20).await.unwrap();
+    let key = PublicKey([9; 32]);
+    let named = [("n".to_owned(), Permission::ReadWrite)].into();
+    let rights = base::Rights { namespaces: [(keys.pool, named)].into(), ..base::Rights::default() };
+    let principal = Principal::new(key, Access::Pools(rights));
+    keys.cluster.put_principal("tenant", &principal).await.unwrap();
+    let tenant = Clerk::for_visitor(keys.cluster.clone(), Arc::new(Visitor::new("tenant".into(), principal)));
+    let lease = tenant.ask(Grant { ttl: Duration::from_secs(10) }).await.unwrap();
+    tenant.ask(open(inside, 1, lease, WatchMode::ReadWrite)).await.unwrap();
+    let owned = tenant.ask(own(inside, 1, lease, 0)).await.unwrap();
+    assert!(matches!(&owned, Owning::Owned(attached) if attached.id == inside), "{owned:?}");
+    for other in [beside, keys.ours, keys.theirs] {
+        assert!(tenant.ask(open(other, 1, lease, WatchMode::ReadOnly)).await.is_err());
+        assert!(tenant.ask(own(other, 1, lease, 0)).await.is_err());
+        assert!(tenant.ask(Watchers { volume: other }).await.is_err());
+    }
+    // Locks are of the volume that is meant, and of no other that is called so.
+    tenant.ask(lock("ours/n/theirs", "a")).await.unwrap();
+    for other in ["ours/theirs", "theirs/theirs"] {
+        assert!(tenant.ask(lock(other, "a")).await.is_err());
+        assert!(tenant.ask(Locks { volume: other.to_owned() }).await.is_err());
+    }
+    assert!(keys.cluster.locks_by(None, "ours/theirs").await.unwrap().is_empty());
+    assert_eq!(keys.cluster.locks_by(None, "ours/n/theirs").await.unwrap().len(), 1);
 }

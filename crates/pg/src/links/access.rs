@@ -402,7 +402,8 @@ mod tests {
 
     /// A newer map has the volume in a namespace of its pool.
     fn put_into(alone: &mut Alone, namespace: &str) {
-        let mut map = ClusterMap { revision: alone.osd.shared.volumes.map.revision + 1, ..map(1) };
+        let mut map = ClusterMap::clone(&alone.osd.shared.volumes.map);
+        map.revision += 1;
         map.volumes.get_mut(&VOLUME).unwrap().namespace = namespace.to_owned();
         alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
     }

@@ -99,7 +99,7 @@ impl Cuts {
         }
         self.is_under_way |= !self.queue.is_empty();
         for _ in 0..AT_ONCE {
-            if !cx.may_work(WorkClass::Removal) {
+            if !cx.rates.pace.may_work(cx.now, WorkClass::Removal) {
                 return;
             }
             let Some((excess, cut)) = self.queue.pop_front() else { return };

@@ -110,13 +110,13 @@ impl Deletions {
     fn delete_some(&mut self, cx: &mut Context<'_, impl Io>, groups: &[PgId]) {
         let (mut begins_left, mut looks_left) = (BEGUN_PER_TICK, LOOKED_AT_PER_TICK);
         for pg in groups {
-            if begins_left.min(looks_left) == 0 || !cx.may_work(WorkClass::Deletion) {
+            if begins_left.min(looks_left) == 0 || !cx.rates.pace.may_work(cx.now, WorkClass::Deletion) {
                 return;
             }
             let Some(mut found) = self.found.remove(pg) else { continue };
             self.last = *pg;
             for _ in 0..found.keys.len() {
-                if begins_left.min(looks_left) == 0 || !cx.may_work(WorkClass::Deletion) {
+                if begins_left.min(looks_left) == 0 || !cx.rates.pace.may_work(cx.now, WorkClass::Deletion) {
                     break;
                 }
                 let Some(key) = found.next() else { break };

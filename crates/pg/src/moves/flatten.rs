@@ -129,7 +129,7 @@ impl Flattens {
         }
         let under_way = in_line(cx, index);
         for _ in under_way..AT_ONCE {
-            if !cx.may_work(WorkClass::Removal) {
+            if !cx.rates.pace.may_work(cx.now, WorkClass::Removal) {
                 break;
             }
             while pass.blocks.is_empty() && *looks > 0 {

@@ -95,7 +95,7 @@ impl Prunes {
             cx.turn.next_tick = cx.turn.next_tick.min(cx.now + PACE);
         }
         for _ in 0..AT_ONCE {
-            if !cx.may_work(WorkClass::Removal) {
+            if !cx.rates.pace.may_work(cx.now, WorkClass::Removal) {
                 return;
             }
             let Some((unseen, epoch)) = self.unseen.pop_front() else { return };

@@ -201,7 +201,7 @@ pub(crate) fn add_operation(
 ) -> OperationId {
     let id = cx.operations.add_for(kind, Purpose::Client(asked), group, range_of(request));
     let cost = mclock::cost_of(asked.kind, asked.bytes);
-    cx.operations.begins(id, cost, cx.now);
+    cx.operations.under_way.begins(id.slot, cost, cx.now);
     let operation = cx.operations.live(id);
     operation.bytes = ByteRange { offset: request.offset, length: request.length };
     operation.attempt = Attempt { origin: name_of(request.origin), since: request.since, is_narrowed: false };
@@ -477,13 +477,16 @@ mod tests {
         alone.with(|_, cx| write::handle_write(cx, LinkId(7), &newer, &[U32::new(crc32c(&data))], &data));
         alone.run();
         assert!(holds(&alone, 3));
-        alone.io.sent.clear();
+        let told = |alone: &mut Alone| {
+            alone.io.told(LinkId(7), |message| match message {
+                Message::Reply(reply) => Some((reply.head.status, reply.data.to_vec())),
+                _ => None,
+            })
+        };
+        told(&mut alone);
         alone.with(|router, cx| router.reads.handle_read(cx, LinkId(7), &older));
         alone.run();
-        let Message::Reply(reply) = wire::parse(&alone.io.sent).unwrap().unwrap().0 else {
-            panic!("the client is answered")
-        };
-        assert_eq!((reply.head.status, reply.data), (Status::Ok, &data[..]));
+        assert_eq!(told(&mut alone), [(Status::Ok, data.to_vec())]);
     }
 
     #[test]

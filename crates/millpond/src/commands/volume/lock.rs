@@ -134,7 +134,7 @@ mod tests {
         };
         let text = list(&[lock], Duration::from_secs(120));
         assert!(
-            text.contains("shared as t") && text.contains("alpha") && text.contains("1 min ago"),
+            text.contains("shared as t") && text.contains("alpha") && text.contains("60 s ago"),
             "{text}"
         );
         assert!(!text.contains('\u{1b}'), "{text:?}");
