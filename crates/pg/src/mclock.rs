@@ -138,6 +138,13 @@ struct Tags {
     waits_since: Option<u64>,
 }
 
+impl Tags {
+    /// Whether something was sent away in this turn or in the one before.
+    fn waits(&self, turn: u64) -> bool {
+        self.waits_since.is_some_and(|since| since + 1 >= turn)
+    }
+}
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Mclock {
@@ -145,6 +152,9 @@ pub(crate) struct Mclock {
     claims: Map<VolumeId, Claim>,
     /// Of volumes that were used while others were.
     tags: Map<VolumeId, Tags>,
+    /// Those of them that wait, or did so a moment ago. Each of them is looked at with each request while several are used, so these are
+    /// few: connections with something that waits are presented a few at a time.
+    waiting: Vec<VolumeId>,
     /// Of which something was asked last.
     last: Option<VolumeId>,
     /// Until then several are used.
@@ -205,15 +215,18 @@ impl Mclock {
             }
         }
         let own = tags.time.max(time);
-        let is_before = |(other, tags): (&VolumeId, &Tags)| {
-            let waits = tags.waits_since.is_some_and(|since| since + 1 >= turn);
-            waits && *other != volume && tags.time.max(time) < own
+        let is_before = |other: &VolumeId| {
+            let waits = self.tags.get(other).filter(|tags| tags.waits(turn));
+            *other != volume && waits.is_some_and(|tags| tags.time.max(time) < own)
         };
         let most = if now < self.reserved_until { UNDER_WAY_MAX_BESIDE_RESERVED } else { UNDER_WAY_MAX };
-        if under_way.has_room(cost, most, now) && !self.tags.iter().any(is_before) {
+        if under_way.has_room(cost, most, now) && !self.waiting.iter().any(is_before) {
             return true;
         }
         if let Some(tags) = self.tags.get_mut(&volume) {
+            if !tags.waits(turn) {
+                self.waiting.push(volume);
+            }
             tags.waits_since = Some(turn);
         }
         self.next_at = Some(now + COUNTED_FOR);
@@ -244,6 +257,7 @@ impl Mclock {
     /// The end of a turn: whoever was sent away comes again.
     pub(crate) fn end_turn(&mut self, now: Instant) {
         self.turn += 1;
+        self.waiting.retain(|volume| self.tags.get(volume).is_some_and(|tags| tags.waits(self.turn)));
         if self.next_at.is_some_and(|at| at <= now) {
             self.next_at = None;
         }

@@ -91,7 +91,7 @@ impl Client {
                 continue;
             }
             volume.still.told = None;
-            if !volume.ownership.lets_begin() {
+            if !volume.lets_begin() {
                 continue;
             }
             let is_opened = volume.ownership.is_opened();

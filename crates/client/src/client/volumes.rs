@@ -29,6 +29,8 @@ pub(super) struct Volume {
     pub(super) pool: PoolId,
     pub(super) bytes: u64,
     pub(super) generation: Generation,
+    /// The one that the newest map shows.
+    shown: Generation,
     pub(super) holding: Holding,
     /// It is being attached anew, under a newer generation.
     pub(super) is_renewing: bool,
@@ -49,6 +51,7 @@ impl Volume {
             pool: info.pool,
             bytes: info.bytes,
             generation,
+            shown: info.generation,
             holding,
             is_renewing: false,
             loose_end: None,
@@ -65,6 +68,7 @@ impl Volume {
             self.snapshot = Some(if is_there { Snapshot::There } else { Snapshot::Removed });
         } else if let Some(info) = map.volumes.get(&self.id) {
             (self.bytes, self.layer) = (info.bytes, info.head_layer(self.id));
+            self.shown = info.generation;
             self.still.asked = map.still.get(&self.id).copied();
             self.ownership.is_wished = map.wishes.contains_key(&self.id);
             // Who owns it has a generation of its own.
@@ -74,9 +78,11 @@ impl Volume {
         }
     }
 
-    /// Whether changes of it begin now.
+    /// Whether changes of it begin now. Of what came to be owned none does before a map shows that it is: an older one may show the
+    /// layer that a snapshot is by now, and OSDs that know no better would take the change for it.
     pub(super) fn lets_begin(&self) -> bool {
-        self.still.asked.is_none() && self.ownership.lets_begin()
+        let knows_layer = !self.ownership.is_opened() || self.shown >= self.generation;
+        self.still.asked.is_none() && self.ownership.lets_begin() && knows_layer
     }
 
     /// What that fails with that reaches beyond the end by the newest map.

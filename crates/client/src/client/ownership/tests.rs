@@ -36,7 +36,11 @@ fn step(scene: &mut Scene) -> Option<OwnershipStep> {
     })
 }
 
+/// It is owned under that generation, which the map shows.
 fn is_owned(scene: &mut Scene, generation: u32) {
+    let mut map = ClusterMap::clone(&scene.client.map);
+    map.volumes.get_mut(&VOLUME).unwrap().generation = Generation(generation);
+    scene.client.take_map(Arc::new(map));
     scene.client.owned(scene.now, scene.volume, Generation(generation), &mut scene.io);
 }
 
@@ -237,4 +241,27 @@ fn an_owner_stands_still_too_and_begins_behind_the_snapshot_what_was_put_off() {
     assert!(told.contains(&scene.volume), "{told:?}");
     see(&mut scene, 3, 2, false);
     scene.sent_one();
+}
+
+#[test]
+fn what_was_put_off_begins_no_sooner_than_the_map_shows_that_the_volume_is_owned_and_in_the_layer_that_it_shows()
+ {
+    let mut scene = opened(false);
+    scene.write(1, 0, 4096);
+    assert_eq!(step(&mut scene), Some(OwnershipStep::Ask));
+    // A snapshot was made before it was attached, and the map that shows both is on its way.
+    scene.client.owned(scene.now, scene.volume, Generation(3), &mut scene.io);
+    assert!(scene.client.is_owner(scene.volume) && !scene.client.begins_changes(scene.volume));
+    scene.write(2, 4096, 4096);
+    assert!(scene.sent().is_empty());
+    let mut map = ClusterMap { revision: 2, ..map() };
+    let info = map.volumes.get_mut(&VOLUME).unwrap();
+    (info.generation, info.head) = (Generation(3), 1);
+    scene.client.handle_map(scene.now, Arc::new(map), &mut scene.io);
+    let sent = scene.sent();
+    assert_eq!(sent.len(), 2);
+    for (kind, request) in sent {
+        let of = (kind, request.generation, request.key.layer);
+        assert_eq!(of, (Kind::Write, Generation(3), VOLUME.layer(1)));
+    }
 }
