@@ -373,6 +373,12 @@ impl ClientProcess {
             }
         }
         world.mailboxes[process.0].inputs = inputs;
+        // A map may have come with which what waited for a volume begins.
+        for (index, (handle, generation)) in &running.volumes {
+            if *generation != NOT_YET && client.begins_changes(*handle) {
+                history.is_owned(process.0, volume_id(*index), *generation);
+            }
+        }
         if client.next_timeout().is_some_and(|at| at <= now) {
             client.handle_timeout(now, &mut ClientIo { process, world });
         }
