@@ -308,7 +308,8 @@ impl Bearer {
         match self.permission(info)? {
             permission if permission.may_manage() || principal == Some(&self.name) => Ok(()),
             _ => self.forbidden(format!(
-                "that lock of volume {} came with another key; it is broken with one that manages volumes                  (`millpond auth add NAME --pool P --manage`), or by an owner",
+                "that lock of volume {} came with another key; it is broken with one that manages volumes \
+                 (`millpond auth add NAME --pool P --manage`), or by an owner",
                 info.name
             )),
         }

@@ -61,16 +61,8 @@ impl Cluster {
     /// # Errors
     /// Those of the registry, or an entry that cannot be read.
     pub async fn set_recovery_share(&self, share: RecoveryShare) -> Result<bool> {
-        for _ in 0..ATTEMPTS_MAX {
-            let read: Read<RecoveryShare> = self.read(keys::RECOVERY_SHARE).await?;
-            if read.value == Some(share) {
-                return Ok(false);
-            }
-            if self.commit(read.replaced_by(&share)).await? {
-                return Ok(true);
-            }
-        }
-        Err(ClusterError::Contended { what: "the share of recovery".to_owned() })
+        let set = |set: &mut Option<RecoveryShare>| *set = Some(share);
+        self.change_value(keys::RECOVERY_SHARE, "the share of recovery", set).await
     }
 
     /// Has OSDs favour clients, or work that nobody waits for. The share of recovery is what the profile says from then on.

@@ -21,7 +21,7 @@
 use base::figures::RequestKind;
 use base::hash::Map;
 use base::map::ClusterMap;
-use base::{BLOCK_BYTES, Instant, OsdId, Qos, VolumeId};
+use base::{BLOCK_BYTES, Instant, OsdId, PoolId, Qos, VolumeId};
 use std::time::Duration;
 
 /// What an operation costs, whatever its length, in blocks.
@@ -172,12 +172,13 @@ impl Mclock {
     /// Goes by a newer map.
     pub(crate) fn heed(&mut self, map: &ClusterMap, me: OsdId) {
         self.claims.clear();
+        // How many groups a pool has, and how many of them are led here.
+        let mut pools: Map<PoolId, (u64, u64)> = Map::default();
         for (id, info) in map.volumes.iter().filter(|(_, info)| info.is_listed() && !info.qos.is_default()) {
-            let (mut all, mut led) = (0_u64, 0_u64);
-            for (_, config) in map.pgs_of(info.pool) {
-                all += 1;
-                led += u64::from(config.primary == me);
-            }
+            let (all, led) = *pools.entry(info.pool).or_insert_with(|| {
+                map.pgs_of(info.pool)
+                    .fold((0, 0), |(all, led), (_, config)| (all + 1, led + u64::from(config.primary == me)))
+            });
             let per_second = u64::from(info.qos.reservation) * led;
             let reserved = (per_second > 0).then(|| Duration::from_nanos(all * 1_000_000_000 / per_second));
             self.claims.insert(*id, Claim { reserved, weight: info.qos.weight.number() });
@@ -273,7 +274,7 @@ impl Mclock {
 mod tests {
     use super::*;
     use base::map::{PgConfig, PoolInfo, VolumeInfo};
-    use base::{PgId, PoolId, Weight};
+    use base::{PgId, Weight};
     use std::collections::VecDeque;
 
     const POOL: PoolId = PoolId(1);
