@@ -88,6 +88,7 @@ impl Cluster {
                 id: None,
                 knows_layers: true,
                 yields: false,
+                renews: false,
             },
         )
         .await
@@ -106,7 +107,8 @@ impl Cluster {
         asked: Attach,
         wish: Option<(WishId, Generation)>,
     ) -> Result<Attachment> {
-        let Attach { volume, client, lease, shared, description, id: expected, knows_layers, yields } = asked;
+        let Attach { volume, client, lease, shared, description, id: expected, knows_layers, yields, renews } =
+            asked;
         for _ in 0..ATTEMPTS_MAX {
             let (id, read, mut info) = self.find_volume_by(bearer, &volume).await?;
             if expected.is_some_and(|expected| expected != id) {
@@ -123,6 +125,11 @@ impl Cluster {
             let guard: Read<ClientId> = self.read(&keys::attach_guard(id)).await?;
             let attached = self.attachments(id).await?;
             let holders = self.holders(id).await?;
+            // Whoever had it alone since then raised its generation.
+            let is_own = |old: &AttachRecord| old.client == client && old.generation == info.generation;
+            if renews && !holders.iter().any(is_own) {
+                return Err(ClusterError::HadByOthers { volume });
+            }
             if let Some(bearer) = bearer {
                 bearer.may_attach(&info, shared)?;
                 let own = || attached.iter().chain(&holders).filter(|record| record.client == client);

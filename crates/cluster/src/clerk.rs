@@ -643,6 +643,7 @@ mod tests {
                 id: None,
                 knows_layers: true,
                 yields: false,
+                renews: false,
             })
             .await
     }

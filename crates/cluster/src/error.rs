@@ -589,6 +589,12 @@ pub enum ClusterError {
         /// What can be done.
         next: &'static str,
     },
+    /// It was to be attached anew, by who has it no more.
+    #[error("somebody else had the volume {volume} meanwhile; attach it again")]
+    HadByOthers {
+        /// The volume.
+        volume: String,
+    },
     /// Somebody has the volume open.
     #[error(
         "volume {name} is open ({mode}) at {watcher}; close it there, or wait a few seconds if that process is dead. `millpond \

@@ -121,7 +121,7 @@ pub use presence::{MoveRecord, Presence};
 pub use question::{
     Attach, Attachments, ChangeVolumes, Detach, Drives, Fenced, GiveUp, Grant, HttpServers, Identify,
     KeepAlive, Lock, Locks, Manager, Metadata, Open, Own, Question, Resume, Revoke, StandsStill, Unlock,
-    Watchers,
+    Watchers, WishNoMore,
 };
 pub use replacement::{Replacement, SlotOsd};
 pub use schedules::{ScheduleChange, WantedSchedule};

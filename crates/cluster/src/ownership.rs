@@ -12,9 +12,9 @@
 use super::clerk::Bearer;
 use super::question::{Attach, GiveUp, Own};
 use super::{ATTEMPTS_MAX, AttachRecord, Attachment, Cluster, ClusterError, Read, Result, by, encode, keys};
-use base::map::{VolumeInfo, Wish};
+use base::map::{VolumeInfo, Wish, WishId};
 use base::{ClientId, VolumeId};
-use registry::{Compare, KeyValue, Operation, Txn};
+use registry::{Compare, KeyValue, LeaseId, Operation, Txn};
 use serde::{Deserialize, Serialize};
 
 /// Wishes for one volume, at most: each is shown to everybody. Who comes when there are as many asks again.
@@ -56,9 +56,11 @@ impl Cluster {
             }
             let wishes = self.wishes(volume).await?;
             let own = wishes.iter().find(|entry| entry.key == own_key);
+            // The map shows its name to everybody; whose it is the lease says.
+            let is_anothers = own.is_some_and(|own| own.lease != Some(lease));
             // Who has it and heard no answer is before everybody: they wait for this one.
             let has_it = self.registry.get(&keys::attached(volume, client)).await?.is_some();
-            let is_first = has_it || wishes.first().is_none_or(|first| first.key == own_key);
+            let is_first = wishes.first().is_none_or(|first| first.key == own_key && !is_anothers) || has_it;
             let holder = if !is_first {
                 self.blocking(volume, client).await?.map(|holder| holder.description)
             } else if info.generation != generation {
@@ -73,6 +75,7 @@ impl Cluster {
                     id: Some(volume),
                     knows_layers: true,
                     yields: true,
+                    renews: false,
                 };
                 match self.attach_for(bearer, attach, Some((wish, generation))).await {
                     Ok(attached) => return Ok(Owning::Owned(Box::new(attached))),
@@ -91,8 +94,7 @@ impl Cluster {
                     Err(error) => return Err(error),
                 }
             };
-            if own.is_some_and(|own| own.lease == Some(lease)) || own.is_none() && wishes.len() >= WISHES_MAX
-            {
+            if own.is_some() || wishes.len() >= WISHES_MAX {
                 return Ok(Owning::Awaited { holder });
             }
             let is_granted = false;
@@ -139,6 +141,20 @@ impl Cluster {
             }
         }
         Err(ClusterError::Contended { what: volume.to_string() })
+    }
+
+    /// A client wishes no more to own a volume, if it did under that lease.
+    ///
+    /// # Errors
+    /// Those of the registry.
+    pub(super) async fn wish_no_more(&self, volume: VolumeId, wish: WishId, lease: LeaseId) -> Result<()> {
+        let key = keys::wish(volume, wish);
+        let entry = self.registry.get(&key).await?;
+        if let Some(entry) = entry.filter(|entry| entry.lease == Some(lease)) {
+            let txn = Txn::new().when(Compare::unchanged(&key, Some(&entry))).then(Operation::delete(&key));
+            self.registry.txn(txn).await?;
+        }
+        Ok(())
     }
 
     /// The wishes to own a volume, the oldest first.

@@ -75,7 +75,8 @@ questions! {
     "revoke" -> (), |clerk| { clerk.revoke(lease).await }
 
     /// [`Cluster::attach`](super::Cluster::attach); with an id, only if the name leads to that volume. Who does not know that volumes
-    /// have layers gets none that has had a snapshot. Who `yields` gives it up by [`GiveUp`] when another has a wish for it.
+    /// have layers gets none that has had a snapshot. Who `yields` gives it up by [`GiveUp`] when another has a wish for it. Who `renews`
+    /// has it attached already, and gets it only if nobody else had it since.
     Attach {
         volume: String,
         client: ClientId,
@@ -84,13 +85,14 @@ questions! {
         description: String,
         id: Option<VolumeId>,
         #[serde(default)] knows_layers: bool,
-        #[serde(default)] yields: bool
+        #[serde(default)] yields: bool,
+        #[serde(default)] renews: bool
     }
     "attach" -> Attachment, const COST: u32 = 10; const IS_REPEATABLE: bool = false; |clerk| {
         let bearer = clerk.bearer().await?;
         clerk.check_description(&description)?;
         clerk.check_lease(lease).await?;
-        let asked = Attach { volume, client, lease, shared, description, id, knows_layers, yields };
+        let asked = Attach { volume, client, lease, shared, description, id, knows_layers, yields, renews };
         let mut attached = clerk.cluster.attach_by(bearer.as_ref(), asked).await?;
         clerk.mask(&mut attached.unfenced);
         Ok(attached)
@@ -177,6 +179,13 @@ questions! {
     "give-up" -> (), const COST: u32 = 10; const IS_SIGN_OF_LIFE: bool = true; |clerk| {
         let bearer = clerk.bearer().await?;
         clerk.cluster.give_up_by(bearer.as_ref(), &GiveUp { volume, client, generation }).await
+    }
+
+    /// That a client wishes no more to own a volume that it asked for.
+    WishNoMore { volume: VolumeId, wish: WishId, lease: LeaseId }
+    "wish-no-more" -> (), const COST: u32 = 5; |clerk| {
+        clerk.check_lease(lease).await?;
+        clerk.cluster.wish_no_more(volume, wish, lease).await
     }
 
     /// [`Cluster::locks`](super::Cluster::locks).

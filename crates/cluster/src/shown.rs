@@ -31,6 +31,8 @@ pub(super) struct Own {
     principal: Principal,
     rights: Rights,
     volumes: BTreeSet<VolumeId>,
+    /// The principals of nodes, of which it is told.
+    nodes: BTreeSet<String>,
 }
 
 impl Shown {
@@ -42,6 +44,7 @@ impl Shown {
                 principal: principal.clone(),
                 rights: rights.clone(),
                 volumes: BTreeSet::new(),
+                nodes: BTreeSet::new(),
             })),
             _ => Shown::Whole,
         }
@@ -53,38 +56,44 @@ impl Shown {
             // Which volumes are its, before what is said of them is looked at.
             range.entries.iter().for_each(|KeyValue { key, value, .. }| own.learn(key, value));
         }
-        range.entries.retain(|entry| self.shows(&entry.key, Some(&entry.value)));
+        range.entries.retain(|entry| self.shows(&entry.key));
     }
 
-    fn shows(&self, key: &str, value: Option<&Value>) -> bool {
+    fn shows(&self, key: &str) -> bool {
         is_for_clients(key)
             && match self {
                 Shown::Whole => true,
-                Shown::Of(own) => own.shows(key, value),
+                Shown::Of(own) => own.shows(key),
             }
     }
 }
 
 impl Own {
-    /// Takes note of a volume that is its.
+    /// Takes note of a volume that is its, and of a node.
     fn learn(&mut self, key: &str, value: &Value) {
-        if let Some(MapKey::Volume(id)) = MapKey::parse(key)
-            && let Ok(info) = decode::<VolumeInfo>(key, value)
-            && self.rights.to(info.pool, &info.namespace).is_some()
-        {
-            self.volumes.insert(id);
+        match MapKey::parse(key) {
+            Some(MapKey::Volume(id)) => {
+                let info: Result<VolumeInfo, ClusterError> = decode(key, value);
+                if info.is_ok_and(|info| self.rights.to(info.pool, &info.namespace).is_some()) {
+                    self.volumes.insert(id);
+                }
+            }
+            Some(MapKey::Principal(name)) => {
+                let principal: Result<Principal, ClusterError> = decode(key, value);
+                if principal.is_ok_and(|principal| matches!(principal.access, Access::Node(_))) {
+                    self.nodes.insert(name.to_owned());
+                }
+            }
+            _ => {}
         }
     }
 
-    fn shows(&self, key: &str, value: Option<&Value>) -> bool {
+    fn shows(&self, key: &str) -> bool {
         match MapKey::parse(key) {
             Some(MapKey::Volume(id) | MapKey::Still(id) | MapKey::Wish(id, _)) => self.volumes.contains(&id),
             Some(MapKey::Snapshot(layer)) => self.volumes.contains(&layer.volume()),
             Some(MapKey::Namespace(pool, name)) => self.rights.to(pool, name).is_some(),
-            Some(MapKey::Principal(name)) if name != self.name => value.is_none_or(|value| {
-                let principal: Result<Principal, ClusterError> = decode(key, value);
-                principal.is_ok_and(|principal| matches!(principal.access, Access::Node(_)))
-            }),
+            Some(MapKey::Principal(name)) if name != self.name => self.nodes.contains(name),
             _ => true,
         }
     }
@@ -125,7 +134,7 @@ impl Watch for OfClients {
                     }
                 }
             }
-            batch.events.retain(|event| self.shown.shows(event.key(), event.value()));
+            batch.events.retain(|event| self.shown.shows(event.key()));
             if !batch.events.is_empty() {
                 return Ok(batch);
             }

@@ -529,6 +529,7 @@ mod tests {
             id: None,
             knows_layers: false,
             yields: false,
+            renews: false,
         };
         let error = cluster.attach_by(None, attach).await.unwrap_err();
         assert!(matches!(error, ClusterError::HasLayers { .. }), "{error}");

@@ -18,10 +18,13 @@
 //! What waits is asked for again with each turn, by its connection. So a volume *waits* if it was sent away in this turn or in the one
 //! before: whoever is gone holds up nobody for longer.
 
+mod depth;
+
 use base::figures::RequestKind;
 use base::hash::Map;
 use base::map::ClusterMap;
 use base::{BLOCK_BYTES, Instant, OsdId, PoolId, Qos, VolumeId};
+use depth::Depth;
 use std::time::Duration;
 
 /// What an operation costs, whatever its length, in blocks.
@@ -29,9 +32,9 @@ const OPERATION_COST: u32 = 4;
 /// What an operation of one block costs.
 const UNIT: u32 = OPERATION_COST + 1;
 /// What is under way for clients of several volumes at most: so many operations of one block, or fewer of larger ones.
-const UNDER_WAY_MAX: u32 = 32 * UNIT;
-/// The same while a volume is used of which something is reserved: what is reserved is not to be behind much.
-const UNDER_WAY_MAX_BESIDE_RESERVED: u32 = 12 * UNIT;
+const UNDER_WAY_MAX: u32 = depth::MAX;
+/// An operation that costs so much is a small one: how long it takes says something about the drive.
+const SMALL_MAX: u32 = 2 * UNIT;
 /// For so long an operation counts as under way at least, and for twice that at most. What takes longer does not wait for the drive:
 /// it waits for a member that does not answer, or to be mended, and is not to keep others from beginning.
 const COUNTED_FOR: Duration = Duration::from_millis(5);
@@ -50,9 +53,10 @@ pub(crate) fn cost_of(kind: RequestKind, bytes: u32) -> u32 {
     OPERATION_COST + moved.div_ceil(BLOCK_BYTES as u32)
 }
 
-/// What was begun for clients and has not ended, as far as it was begun a short while ago.
+/// What was begun for clients and has not ended, as far as it was begun a short while ago. What is reserved is not in it.
 #[derive(Debug, Default)]
 pub(crate) struct UnderWay {
+    now: Instant,
     /// What operations cost that were begun in this span, and in the one before.
     lately: u32,
     before: u32,
@@ -61,17 +65,24 @@ pub(crate) struct UnderWay {
     span: u32,
     /// By the slot of an operation, if it counts.
     counted: Vec<Option<Counted>>,
+    /// How much may be, while something is reserved.
+    depth: Depth,
 }
 
-/// An operation that counts as under way: what it costs, and since which span.
+/// An operation that counts as under way: what it costs, and since when it does.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
     cost: u32,
     span: u32,
+    at: Instant,
+    is_read: bool,
 }
 
 impl UnderWay {
-    fn turn(&mut self, now: Instant) {
+    /// Time goes on.
+    pub(crate) fn turn(&mut self, now: Instant) {
+        self.now = now;
+        self.depth.turn(now);
         let over = now.since(self.since);
         if over < COUNTED_FOR {
             return;
@@ -83,31 +94,50 @@ impl UnderWay {
     }
 
     /// The operation in a slot begins.
-    pub(crate) fn begins(&mut self, slot: u32, cost: u32, now: Instant) {
-        self.turn(now);
+    pub(crate) fn begins(&mut self, slot: u32, kind: RequestKind, cost: u32) {
         let slot = slot as usize;
         if slot >= self.counted.len() {
             self.counted.resize(slot + 1, None);
         }
-        self.counted[slot] = Some(Counted { cost, span: self.span });
+        let is_read = kind == RequestKind::Read;
+        self.counted[slot] = Some(Counted { cost, span: self.span, at: self.now, is_read });
         self.lately += cost;
     }
 
-    /// It has ended, or has to wait for others. One that does not count may be told of too.
+    /// It has ended. One that does not count may be told of too.
     pub(crate) fn ends(&mut self, slot: u32) {
-        let counted = self.counted.get_mut(slot as usize).and_then(Option::take);
-        let Some(counted) = counted else { return };
+        // What ends in the turn in which it began had no need of the drive.
+        if let Some(counted) = self.take(slot)
+            && counted.cost <= SMALL_MAX
+            && self.now > counted.at
+        {
+            self.depth.ended(counted.is_read, self.now.since(counted.at));
+        }
+    }
+
+    /// It has to wait for others.
+    pub(crate) fn waits(&mut self, slot: u32) {
+        self.take(slot);
+    }
+
+    fn take(&mut self, slot: u32) -> Option<Counted> {
+        let counted = self.counted.get_mut(slot as usize)?.take()?;
         match self.span.wrapping_sub(counted.span) {
             0 => self.lately -= counted.cost,
             1 => self.before -= counted.cost,
             _ => {}
         }
+        Some(counted)
     }
 
-    fn has_room(&mut self, cost: u32, most: u32, now: Instant) -> bool {
-        self.turn(now);
+    fn has_room(&mut self, cost: u32, is_beside_reserved: bool) -> bool {
+        let most = if is_beside_reserved { self.depth.most() } else { UNDER_WAY_MAX };
         let counted = self.lately + self.before;
-        counted == 0 || counted + cost <= most
+        let has_room = counted == 0 || counted + cost <= most;
+        if !has_room {
+            self.depth.is_reached();
+        }
+        has_room
     }
 }
 
@@ -171,7 +201,7 @@ pub(crate) struct Mclock {
 impl Mclock {
     /// Goes by a newer map.
     pub(crate) fn heed(&mut self, map: &ClusterMap, me: OsdId) {
-        self.claims.clear();
+        let before = std::mem::take(&mut self.claims);
         // How many groups a pool has, and how many of them are led here.
         let mut pools: Map<PoolId, (u64, u64)> = Map::default();
         for (id, info) in map.volumes.iter().filter(|(_, info)| info.is_listed() && !info.qos.is_default()) {
@@ -182,6 +212,13 @@ impl Mclock {
             let per_second = u64::from(info.qos.reservation) * led;
             let reserved = (per_second > 0).then(|| Duration::from_nanos(all * 1_000_000_000 / per_second));
             self.claims.insert(*id, Claim { reserved, weight: info.qos.weight.number() });
+        }
+        // What less was reserved of may have begun its next operation in a long while.
+        for (id, tags) in &mut self.tags {
+            let of = |claims: &Map<VolumeId, Claim>| claims.get(id).and_then(|claim| claim.reserved);
+            if of(&before) != of(&self.claims) {
+                tags.reserved_at = Instant::default();
+            }
         }
     }
 
@@ -220,18 +257,24 @@ impl Mclock {
             let waits = self.tags.get(other).filter(|tags| tags.waits(turn));
             *other != volume && waits.is_some_and(|tags| tags.time.max(time) < own)
         };
-        let most = if now < self.reserved_until { UNDER_WAY_MAX_BESIDE_RESERVED } else { UNDER_WAY_MAX };
-        if under_way.has_room(cost, most, now) && !self.waiting.iter().any(is_before) {
+        let is_beside_reserved = now < self.reserved_until;
+        if under_way.has_room(cost, is_beside_reserved) && !self.waiting.iter().any(is_before) {
             return true;
         }
         if let Some(tags) = self.tags.get_mut(&volume) {
-            if !tags.waits(turn) {
-                self.waiting.push(volume);
-            }
             tags.waits_since = Some(turn);
+        }
+        if !self.waiting.contains(&volume) {
+            self.waiting.push(volume);
         }
         self.next_at = Some(now + COUNTED_FOR);
         false
+    }
+
+    /// Whether what of a volume begins now is reserved.
+    pub(crate) fn is_reserved(&self, volume: VolumeId, now: Instant) -> bool {
+        self.claims.get(&volume).is_some_and(|claim| claim.reserved.is_some())
+            && self.tags.get(&volume).is_some_and(|tags| tags.reserved_at <= now)
     }
 
     /// It begins. Answers whether it had been sent away before.
@@ -326,10 +369,13 @@ mod tests {
         /// A request comes, or comes again.
         fn asks(&mut self, volume: VolumeId, blocks: u32, now: Instant) -> bool {
             let cost = cost_of(RequestKind::Read, blocks * BLOCK_BYTES as u32);
+            self.under_way.turn(now);
             let begins = self.mclock.may_begin(volume, cost, &mut self.under_way, now);
             if begins {
+                if !self.mclock.is_reserved(volume, now) {
+                    self.under_way.begins(self.slots, RequestKind::Read, cost);
+                }
                 self.queued += u32::from(self.mclock.begins(volume, cost, now));
-                self.under_way.begins(self.slots, cost, now);
                 self.ends.push_back(self.slots);
                 self.slots += 1;
                 *self.begun.entry(volume).or_default() += 1;
@@ -393,6 +439,41 @@ mod tests {
     }
 
     #[test]
+    fn those_that_wait_are_noted_once_however_long_that_goes_on() {
+        let mut busy = Busy::new(&ClusterMap::default());
+        busy.run(&[(A, 1), (B, 1)], 100_000);
+        assert_eq!(busy.mclock.waiting.len(), 2);
+    }
+
+    #[test]
+    fn what_is_reserved_takes_no_room_from_the_rest_and_the_largest_begin_beside_it() {
+        // More is reserved than ends, and none of it does.
+        let mut busy = Busy::new(&map_with(&[(A, reserves(20_000))], 4));
+        let mut begun = [0; 3];
+        for now in (0..100_000).step_by(10).map(at) {
+            // Whatever else ends at once.
+            busy.ends.drain(..).for_each(|slot| busy.under_way.ends(slot));
+            begun[0] += u32::from(busy.asks(A, 1, now));
+            begun[1] += u32::from(busy.asks(B, 64, now));
+            begun[2] += u32::from(busy.asks(C, 1, now));
+            busy.mclock.end_turn(now);
+        }
+        assert!(begun[0] >= 2_000 && begun[1] >= 500 && begun[2] >= 5_000, "{begun:?}");
+    }
+
+    #[test]
+    fn what_is_reserved_from_now_on_does_not_wait_for_what_was_before() {
+        let mut busy = Busy::new(&map_with(&[(A, reserves(1))], 1));
+        busy.asks(B, 1, at(0));
+        assert!(busy.asks(A, 64, at(0)), "it is reserved");
+        assert!(busy.mclock.tags[&A].reserved_at > at(50_000_000));
+        busy.mclock.heed(&map_with(&[(A, reserves(1))], 1), ME);
+        assert!(!busy.mclock.is_reserved(A, at(10)));
+        busy.mclock.heed(&map_with(&[(A, reserves(5_000))], 1), ME);
+        assert!(busy.mclock.is_reserved(A, at(10)));
+    }
+
+    #[test]
     fn who_asks_for_little_waits_for_one_end_at_most_and_who_asked_for_nothing_has_saved_up_nothing() {
         let mut busy = Busy::new(&ClusterMap::default());
         busy.run(&[(A, 1), (B, 1)], 20_000);
@@ -444,9 +525,10 @@ mod tests {
                 .filter(|now| {
                     let now = at(start + now);
                     busy.asks(B, 1, now);
+                    let is_reserved = busy.mclock.is_reserved(A, now);
                     let begins = busy.asks(A, blocks, now);
                     busy.mclock.end_turn(now);
-                    begins && busy.under_way.lately + busy.under_way.before > UNDER_WAY_MAX_BESIDE_RESERVED
+                    begins && is_reserved
                 })
                 .count()
         };

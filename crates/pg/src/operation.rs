@@ -363,7 +363,7 @@ impl Operations {
 
     /// Counts an operation that is put in line, if a client asked for it, until it has ended.
     pub(crate) fn count_waiting(&mut self, id: OperationId) {
-        self.under_way.ends(id.slot);
+        self.under_way.waits(id.slot);
         let operation = self.live(id);
         if let Purpose::Client(asked) = operation.purpose {
             let bytes = operation.waiting_bytes();

@@ -129,6 +129,7 @@ impl Osd {
     ) -> (&'a mut Router, Context<'a, I>) {
         self.now = now;
         let shared = &mut self.shared;
+        shared.operations.under_way.turn(now);
         let context = Context {
             me: self.me,
             now,

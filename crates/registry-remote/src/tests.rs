@@ -176,6 +176,7 @@ fn attach(number: u64, lease: LeaseId) -> Attach {
         id: None,
         knows_layers: true,
         yields: false,
+        renews: false,
     }
 }
 

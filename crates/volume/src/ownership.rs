@@ -8,7 +8,7 @@ use super::session::{
 use auth::Identity;
 use base::map::{ClusterMap, WishId};
 use base::{Generation, VolumeId};
-use cluster::{Attachment, ClusterError, GiveUp, Own, Owning};
+use cluster::{Attachment, ClusterError, GiveUp, Own, Owning, WishNoMore};
 use registry::RegistryError;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -48,7 +48,9 @@ pub(super) async fn see_to(
         let its = volumes.entry(volume).or_insert_with(|| {
             let (sender, receiver) = mpsc::channel(STEPS_MAX);
             let (hold, maps) = (hold.clone(), maps.clone());
-            let owner = Owner { hold, volume, maps, identity: identity.clone(), told: told.clone() };
+            let wish = WishId(uuid::Uuid::new_v4().as_u64_pair().0);
+            let (identity, told) = (identity.clone(), told.clone());
+            let owner = Owner { hold, volume, wish, maps, identity, told };
             tasks.spawn_local(owner.run(receiver));
             sender
         });
@@ -62,6 +64,8 @@ pub(super) async fn see_to(
 struct Owner {
     hold: Rc<Hold>,
     volume: VolumeId,
+    /// What it asks for it by, each time.
+    wish: WishId,
     maps: watch::Receiver<Arc<ClusterMap>>,
     identity: Identity,
     told: mpsc::Sender<SessionEvent>,
@@ -89,19 +93,20 @@ impl Owner {
 
     /// Asks until the volume is this client's, and sees to it that nobody else is served of changes. Answers its generation.
     async fn own(&mut self) -> Result<Generation, String> {
-        let wish = WishId(uuid::Uuid::new_v4().as_u64_pair().0);
         self.hold.asks_for(self.volume);
-        let owned = self.ask_until_owned(wish).await;
-        let owned = match owned {
+        let owned = match self.ask_until_owned().await {
             Ok(attached) => self.make_sure(attached).await,
-            Err(reason) => Err(reason),
+            Err(reason) => {
+                self.wish_no_more().await;
+                Err(reason)
+            }
         };
         self.hold.asks_no_more(self.volume);
         owned
     }
 
-    async fn ask_until_owned(&mut self, wish: WishId) -> Result<Attachment, String> {
-        let (volume, mut known) = (self.volume, None);
+    async fn ask_until_owned(&mut self) -> Result<Attachment, String> {
+        let (volume, wish, mut known) = (self.volume, self.wish, None);
         loop {
             let map = self.maps.borrow_and_update().clone();
             let info = map.volumes.get(&volume).filter(|info| info.is_listed());
@@ -144,6 +149,20 @@ impl Owner {
         }
     }
 
+    /// Others are not to wait for who asks no more: said until it is heard, unless that is no use.
+    async fn wish_no_more(&self) {
+        let (volume, wish) = (self.volume, self.wish);
+        while let Err(error) =
+            self.hold.desk.ask(WishNoMore { volume, wish, lease: self.hold.lease.get() }).await
+        {
+            tracing::warn!(%error, %volume, "the registry was not told that the volume is wished no more");
+            if !is_passing(&error) {
+                return;
+            }
+            tokio::time::sleep(ASK_EVERY).await;
+        }
+    }
+
     /// What was attached is used when the map shows it, and when nobody else is served who had it before.
     async fn make_sure(&mut self, attached: Attachment) -> Result<Generation, String> {
         let (volume, generation) = (self.volume, attached.generation);
@@ -168,18 +187,18 @@ impl Owner {
         Ok(generation)
     }
 
-    /// Gives up what this client has, if it has it: said until it is heard, or the lease has ended.
+    /// Gives up what this client has, if it has it: said until it is heard. Nothing is under way; so whether it has it still is of no
+    /// account from now on, and what came of saying so is not known each time.
     async fn give_up(&mut self) {
         let (volume, client) = (self.volume, self.hold.client);
-        while let Some(generation) = self.hold.generation_of(volume) {
-            match self.hold.desk.ask(GiveUp { volume, client, generation }).await {
-                Ok(()) => self.hold.forget(volume),
-                Err(error) => {
-                    tracing::warn!(%error, %volume, "the registry was not told that the volume is given up; trying again");
-                    tokio::time::sleep(ASK_EVERY).await;
-                }
-            }
+        let Some(generation) = self.hold.generation_of(volume) else { return };
+        self.hold.forget(volume);
+        self.hold.asks_for(volume);
+        while let Err(error) = self.hold.desk.ask(GiveUp { volume, client, generation }).await {
+            tracing::warn!(%error, %volume, "the registry was not told that the volume is given up; trying again");
+            tokio::time::sleep(ASK_EVERY).await;
         }
+        self.hold.asks_no_more(volume);
     }
 }
 
@@ -194,6 +213,7 @@ fn is_passing(error: &ClusterError) -> bool {
         ClusterError::Contended { .. }
             | ClusterError::Registry(
                 RegistryError::Unreachable { .. }
+                    | RegistryError::Closed
                     | RegistryError::OutcomeUnknown { .. }
                     // It is taken up again under another one.
                     | RegistryError::LeaseNotFound { .. }

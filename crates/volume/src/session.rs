@@ -45,8 +45,6 @@ const DIALS_MAX: usize = 1024;
 const RENEWALS_MAX: usize = 64;
 /// Words that volumes stand still which wait to be said.
 const STANDSTILLS_MAX: usize = 64;
-/// Volumes that wait to be asked for, or given up.
-const STEPS_MAX: usize = 1024;
 /// The pause before an event is offered again to a full queue.
 const OFFER_PAUSE: Duration = Duration::from_millis(20);
 /// How long detaching may take before it is left to the lease's end.
@@ -286,7 +284,8 @@ impl VolumeSession {
         let (dials, dial_receiver) = mpsc::channel(DIALS_MAX);
         let (renewals, renewal_receiver) = mpsc::channel(RENEWALS_MAX);
         let (standstills, standstill_receiver) = mpsc::channel(STANDSTILLS_MAX);
-        let (steps, step_receiver) = mpsc::channel(STEPS_MAX);
+        // One of each volume waits to be taken, and another only when it was told of.
+        let (steps, step_receiver) = mpsc::channel(options.volumes.len().max(1));
         // Bounded by the connections that the data side's reactor takes.
         let (dialled_sender, dialled) = channel();
         let thread = std::thread::Builder::new().name("volume-session".to_owned()).spawn(move || {
@@ -417,7 +416,8 @@ impl Session {
         let client = ClientId(uuid::Uuid::new_v4().as_u64_pair().0);
         let (volumes, description) = (RefCell::new(Vec::new()), describe(&options.purpose));
         let (lease_now, watched, asked) = (Cell::new(lease), RefCell::default(), RefCell::default());
-        let hold = Hold { desk, client, volumes, lease: lease_now, description, watched, asked };
+        let in_doubt = Cell::default();
+        let hold = Hold { desk, client, volumes, lease: lease_now, description, watched, asked, in_doubt };
         // Fencing may take longer than the lease lasts.
         let attached = tokio::select! {
             attached = attach_all(&hold, options) => attached,
@@ -526,6 +526,8 @@ pub(super) struct Hold {
     watched: RefCell<Vec<(VolumeId, WatchMode, u64)>>,
     /// What it is asked to own: it may be attached before that is known here.
     asked: RefCell<BTreeSet<VolumeId>>,
+    /// What is being attached anew, while it is not known whether that was done.
+    in_doubt: Cell<Option<VolumeId>>,
 }
 
 impl Hold {
@@ -558,9 +560,12 @@ impl Hold {
         let lease = self.desk.ask(Grant { ttl: LEASE_TTL }).await?;
         self.lease.set(lease);
         let volumes = self.volumes.borrow().clone();
-        for (volume, mut generation) in volumes {
+        // Whoever attaches one anew hears whether it has it still.
+        let is_known = |(volume, _): &(VolumeId, Generation)| self.in_doubt.get() != Some(*volume);
+        for (volume, mut generation) in volumes.into_iter().filter(is_known) {
             while !self.desk.ask(Resume { volume, client: self.client, generation, lease }).await? {
                 match self.generation_of(volume) {
+                    Some(_) if self.in_doubt.get() == Some(volume) => break,
                     Some(known) if known == generation => return Ok(false),
                     // It was attached anew meanwhile, by this client itself.
                     Some(known) => generation = known,
@@ -672,7 +677,10 @@ impl Hold {
         identity: &Identity,
         told: &mpsc::Sender<SessionEvent>,
     ) -> Result<(), AttachError> {
-        let (name, attached) = self.attach_again(volume, &mut maps).await?;
+        self.in_doubt.set(Some(volume));
+        let attached = self.attach_again(volume, &mut maps).await;
+        self.in_doubt.set(None);
+        let (name, attached) = attached?;
         let (client, generation) = (self.client, attached.generation);
         self.note_generation(volume, generation);
         // If nobody listens any more, nobody waits for the rest either.
@@ -720,8 +728,11 @@ impl Hold {
                 id: Some(volume),
                 knows_layers: true,
                 yields: self.yields(volume),
+                renews: true,
             };
             match self.desk.ask(attach).await {
+                // Under a lease that ended meanwhile it would be nobody's soon.
+                Ok(_) if self.lease.get() != lease => {}
                 Ok(attached) if attached.id == volume => return Ok((name, attached)),
                 // By a node of an older version, which knows no ids there.
                 Ok(other) => {
@@ -803,6 +814,7 @@ async fn attach_all(
             id: None,
             knows_layers: true,
             yields: false,
+            renews: false,
         };
         let attached = desk.ask(attach).await?;
         if volumes.iter().any(|other: &Attachment| other.id == attached.id) {

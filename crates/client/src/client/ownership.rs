@@ -102,7 +102,7 @@ impl Ownership {
         }
     }
 
-    fn why(&self) -> String {
+    pub(super) fn why(&self) -> String {
         match (self.stage, &self.holder) {
             (Stage::Ending { .. } | Stage::GivingUp, _) => {
                 "another wishes to change the volume, and it is being given up for a while".to_owned()
@@ -252,10 +252,14 @@ impl Client {
     pub(super) fn look_at_put_off(&mut self, now: Instant) {
         for at in 0..self.volumes.len() {
             let volume = &mut self.volumes[at];
-            if volume.ownership.lets_begin() {
+            if volume.lets_begin() {
+                if let Some(since) = volume.ownership.told.take() {
+                    let (volume, waited) = (volume.name.clone(), now.since(since));
+                    self.tell(Notice::GoesOn { volume, waited });
+                }
                 continue;
             }
-            let (name, why) = (volume.name.clone(), volume.ownership.why());
+            let (name, why) = (volume.name.clone(), volume.why_put_off());
             if let Some(limit) = self.timeout {
                 let late = volume.still.take_late(now, limit);
                 volume.stalls.gave_up(late.len() as u64, &why);
@@ -279,8 +283,8 @@ impl Client {
 
     /// Why changes wait to be begun, if some do for want of their volume.
     pub(super) fn why_put_off(&self) -> Option<String> {
-        let waits = |volume: &&Volume| !volume.ownership.lets_begin() && volume.still.put_off_count() > 0;
-        self.volumes.iter().find(waits).map(|volume| volume.ownership.why())
+        let waits = |volume: &&Volume| !volume.lets_begin() && volume.still.put_off_count() > 0;
+        self.volumes.iter().find(waits).map(Volume::why_put_off)
     }
 }
 

@@ -85,6 +85,17 @@ impl Volume {
         self.still.asked.is_none() && self.ownership.lets_begin() && knows_layer
     }
 
+    /// Why they do not.
+    pub(super) fn why_put_off(&self) -> String {
+        if !self.ownership.lets_begin() {
+            self.ownership.why()
+        } else if self.still.asked.is_some() {
+            "it stands still for a snapshot, and was not told yet that this is over".to_owned()
+        } else {
+            "the map that shows by whom it is owned has not come yet".to_owned()
+        }
+    }
+
     /// What that fails with that reaches beyond the end by the newest map.
     pub(super) fn out_of_range(&self, offset: u64, length: u64) -> Option<ClientError> {
         // What a larger snapshot holds lies beyond the end of what is looked at.

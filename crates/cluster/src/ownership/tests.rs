@@ -189,7 +189,65 @@ async fn wishes_are_bounded_in_number_and_go_on_under_another_lease() {
     opened.leases[2] = opened.leases[3];
     opened.waits_for(2).await;
     opened.cluster.registry().lease_revoke(before).await.unwrap();
+    assert!(opened.wishes().await.is_empty());
+    opened.waits_for(2).await;
     assert_eq!(opened.wishes().await, [(2, false)]);
+}
+
+#[tokio::test]
+async fn a_wish_is_that_of_the_lease_it_was_made_under_whoever_names_it_and_ends_when_it_is_said() {
+    let opened = Opened::new().await;
+    let first = opened.owns(0).await;
+    opened.waits_for(1).await;
+    opened.gives_up(0, first.generation).await;
+    // The map shows its name to another.
+    let own = |client: u64| Own {
+        volume: opened.volume,
+        client: ClientId(client),
+        lease: opened.leases[client as usize],
+        description: String::new(),
+        wish: WishId(101),
+        generation: first.generation,
+    };
+    let forged = opened.cluster.own_by(None, own(2)).await.unwrap();
+    assert!(matches!(forged, Owning::Awaited { .. }), "{forged:?}");
+    opened.cluster.wish_no_more(opened.volume, WishId(101), opened.leases[2]).await.unwrap();
+    assert_eq!(opened.wishes().await, [(1, true)]);
+    opened.waits_for(3).await;
+    opened.cluster.wish_no_more(opened.volume, WishId(101), opened.leases[1]).await.unwrap();
+    assert_eq!(opened.wishes().await, [(3, false)]);
+    opened.owns(3).await;
+}
+
+#[tokio::test]
+async fn a_volume_is_attached_anew_by_who_had_it_last_and_by_nobody_else() {
+    let opened = Opened::new().await;
+    let attach = async |lease: usize, renews: bool| {
+        let attach = Attach {
+            volume: "v".to_owned(),
+            client: ClientId(0),
+            lease: opened.leases[lease],
+            shared: false,
+            description: String::new(),
+            id: Some(opened.volume),
+            knows_layers: true,
+            yields: true,
+            renews,
+        };
+        opened.cluster.attach_for(None, attach, None).await
+    };
+    let had = |error: ClusterError| assert!(matches!(error, ClusterError::HadByOthers { .. }), "{error}");
+    had(attach(0, true).await.unwrap_err());
+    attach(0, false).await.unwrap();
+    // Done, and not heard: so it is asked once more.
+    let renewed = [attach(0, true).await.unwrap().generation, attach(0, true).await.unwrap().generation];
+    assert_eq!(renewed, [Generation(2), Generation(3)]);
+    // Its lease ends, another has the volume, and gives it up again.
+    opened.dies(0).await;
+    let other = opened.owns(1).await;
+    opened.cluster.fenced(&other).await.unwrap();
+    opened.gives_up(1, other.generation).await;
+    had(attach(2, true).await.unwrap_err());
 }
 
 #[tokio::test]

@@ -50,6 +50,7 @@ async fn whoever_names_an_id_attaches_no_other_volume_that_has_the_name_by_now()
             id: Some(volume),
             knows_layers: true,
             yields: false,
+            renews: false,
         };
         cluster.attach_by(None, asked).await
     };

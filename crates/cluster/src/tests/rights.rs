@@ -530,6 +530,7 @@ async fn who_guesses_the_id_of_a_volume_of_another_namespace_has_nothing_of_it()
         id,
         knows_layers: true,
         yields: false,
+        renews: false,
     };
     forbidden(host.ask(attach("ours/other/v", None)).await.map(drop));
     forbidden(host.ask(attach("ours/ours-v", None)).await.map(drop));

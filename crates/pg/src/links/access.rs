@@ -7,9 +7,11 @@ use super::{LinkError, Links, Peer};
 use crate::volumes::{VolumeState, Volumes};
 use base::figures::Traffic;
 use base::map::ClusterMap;
-use base::{Access, ClientId, Instant, LinkId, Network, OsdId, Permission, PoolId, Principal, VolumeId};
+use base::{
+    Access, ClientId, Instant, LayerId, LinkId, Network, OsdId, Permission, PoolId, Principal, VolumeId,
+};
 use std::sync::Arc;
-use wire::{Message, Status};
+use wire::{Message, Request, Status};
 
 /// How many connections one key may have to an OSD: a quarter of what its reactor takes. Whoever stole the key of a client leaves
 /// the others room, and a machine has thousands of volumes before it comes near.
@@ -105,6 +107,20 @@ impl ClientLink {
         }
     }
 
+    /// With what status it is not told how a layer differs from another one, if it is not: of one that it does not see through that
+    /// layer, and may not read either.
+    fn lacks_origin(&self, request: &Request, volumes: &Volumes) -> Option<Status> {
+        let origin = LayerId(request.origin);
+        let is_seen = || volumes.sight_of(request.key.layer).iter().any(|span| span.has(origin));
+        if request.origin == 0 || origin.volume() == request.key.layer.volume() || is_seen() {
+            return None;
+        }
+        match volumes.of_layer(origin) {
+            Some(volume) => self.to_volume(volume).is_none().then_some(Status::Forbidden),
+            None => Some(Status::NotActive),
+        }
+    }
+
     /// With what status a message is refused for want of a right, if it is, and its request.
     pub(crate) fn lacks_right(&self, message: &Message<'_>, volumes: &Volumes) -> Option<(u64, Status)> {
         let (request, is_change) = match message {
@@ -117,7 +133,8 @@ impl ClientLink {
             _ => return None,
         };
         let pool = request.key.pg.pool;
-        let permission = match self.to_pool(pool) {
+        let whole = self.to_pool(pool);
+        let permission = match whole {
             whole if whole.is_some_and(Permission::may_write) || !self.names_namespaces_of(pool) => whole,
             whole => match volumes.of_layer(request.key.layer) {
                 Some(volume) => self.to_volume(volume),
@@ -126,6 +143,13 @@ impl ClientLink {
                 None => whole,
             },
         };
+        if let Message::Changed(request) = message
+            && whole.is_none()
+            && permission.is_some()
+            && let Some(status) = self.lacks_origin(request, volumes)
+        {
+            return Some((request.request, status));
+        }
         let status = match permission {
             Some(permission) if permission.may_write() => return None,
             None => Status::Forbidden,
@@ -271,9 +295,9 @@ mod tests {
     use super::*;
     use crate::links::OsdLink;
     use crate::testing::{Alone, PG, VOLUME, map};
-    use base::map::OsdInfo;
+    use base::map::{OsdInfo, VolumeInfo};
     use base::{BLOCK_BYTES, Generation, NodeId, ObjectKey, PublicKey, Rights};
-    use wire::{Fence, Hello, Kind, Request, Role, VERSIONS, Version};
+    use wire::{Fence, Hello, Kind, Role, VERSIONS, Version};
 
     const LINK: LinkId = LinkId(7);
     const CLIENT: Role = Role::Client(ClientId(5));
@@ -406,6 +430,31 @@ mod tests {
         map.revision += 1;
         map.volumes.get_mut(&VOLUME).unwrap().namespace = namespace.to_owned();
         alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+    }
+
+    #[test]
+    fn how_a_volume_differs_from_one_that_a_key_may_not_read_is_not_told() {
+        let mut alone = Alone::new();
+        put_into(&mut alone, "mine");
+        let mut map = ClusterMap::clone(&alone.osd.shared.volumes.map);
+        map.revision += 1;
+        let [others, shared] = [VolumeId(VOLUME.0 + 1), VolumeId(VOLUME.0 + 2)];
+        let other = VolumeInfo { namespace: "other".to_owned(), ..map.volumes[&VOLUME].clone() };
+        map.volumes.insert(shared, VolumeInfo { namespace: "mine".to_owned(), ..other.clone() });
+        map.volumes.insert(others, other);
+        alone.osd.handle_map(alone.now, Arc::new(map), &mut alone.io);
+        greet(&mut alone, LINK, "host", of_namespaces(&[("mine", Permission::Read)]), CLIENT).unwrap();
+        let origin_of = |volume: VolumeId| volume.first_layer().0;
+        for (origin, expected) in [
+            (0, Status::Ok),
+            (origin_of(VOLUME), Status::Ok),
+            (origin_of(shared), Status::Ok),
+            (origin_of(others), Status::Forbidden),
+            (origin_of(VolumeId(VOLUME.0 + 9)), Status::NotActive),
+        ] {
+            let asked = Request { origin, ..request(&alone, 1) };
+            assert_eq!(status(&mut alone, &asked.encode(Kind::Changed)), expected, "{origin:x}");
+        }
     }
 
     #[test]

@@ -175,7 +175,7 @@ pub(crate) fn is_its_turn(cx: &mut Context<'_, impl Io>, asked: &Asked) -> bool 
     cx.rates.mclock.may_begin(asked.volume, cost, &mut cx.operations.under_way, cx.now)
 }
 
-/// A request has begun, or waits in line: its volume's turn is over with it.
+/// A request has begun that was added ([`add_operation`]), or waits in line: its volume's turn is over with it.
 pub(crate) fn has_begun(cx: &mut Context<'_, impl Io>, asked: &Asked) {
     let cost = mclock::cost_of(asked.kind, asked.bytes);
     if cx.rates.mclock.begins(asked.volume, cost, cx.now)
@@ -200,8 +200,10 @@ pub(crate) fn add_operation(
     kind: OperationKind,
 ) -> OperationId {
     let id = cx.operations.add_for(kind, Purpose::Client(asked), group, range_of(request));
-    let cost = mclock::cost_of(asked.kind, asked.bytes);
-    cx.operations.under_way.begins(id.slot, cost, cx.now);
+    if !cx.rates.mclock.is_reserved(asked.volume, cx.now) {
+        let cost = mclock::cost_of(asked.kind, asked.bytes);
+        cx.operations.under_way.begins(id.slot, asked.kind, cost);
+    }
     let operation = cx.operations.live(id);
     operation.bytes = ByteRange { offset: request.offset, length: request.length };
     operation.attempt = Attempt { origin: name_of(request.origin), since: request.since, is_narrowed: false };

@@ -65,8 +65,8 @@ impl Reads {
         if let Some(handled) = limits::hold_up(cx, link, request, RequestKind::Read) {
             return handled;
         }
-        admit::has_begun(cx, &asked);
         let id = admit::add_operation(cx, asked, request, group, OperationKind::Read);
+        admit::has_begun(cx, &asked);
         if has_conflict {
             cx.wait(id);
         } else {

@@ -83,6 +83,30 @@ fn what_is_opened_is_read_at_once_and_owned_from_the_first_change_on() {
 }
 
 #[test]
+fn what_waits_for_the_map_that_shows_its_owner_ends_at_its_time_limit_and_people_are_told() {
+    let mut scene = opened(false);
+    let limit = Duration::from_secs(10);
+    scene.client.set_timeout(Some(limit));
+    scene.write(1, 0, 4096);
+    assert_eq!(step(&mut scene), Some(OwnershipStep::Ask));
+    scene.client.owned(scene.now, scene.volume, Generation(7), &mut scene.io);
+    assert!(!scene.client.begins_changes(scene.volume));
+    time_passes(&mut scene, super::BLOCKED_AFTER);
+    let notice = scene.client.poll_notice();
+    assert!(matches!(&notice, Some(Notice::Blocked { why, .. }) if why.contains("the map")), "{notice:?}");
+    assert!(scene.client.trouble().is_some_and(|why| why.contains("the map")));
+    time_passes(&mut scene, limit - super::BLOCKED_AFTER);
+    let ended = scene.ended();
+    assert!(matches!(ended, Some((1, Outcome::Failed(ClientError::TimedOut { .. })))), "{ended:?}");
+    assert!(matches!(scene.client.poll_notice(), Some(Notice::GivenUp { .. })));
+    see(&mut scene, 2, 7, false);
+    scene.write(2, 0, 4096);
+    time_passes(&mut scene, Duration::from_secs(1));
+    let notice = scene.client.poll_notice();
+    assert!(matches!(notice, Some(Notice::GoesOn { .. })), "{notice:?}");
+}
+
+#[test]
 fn an_owner_gives_its_volume_up_when_all_that_it_began_has_ended_and_not_before() {
     let mut scene = opened(false);
     scene.write(1, 0, 4096);

@@ -58,6 +58,7 @@ impl Tenant {
                     id: None,
                     knows_layers: true,
                     yields: false,
+                    renews: false,
                 })
                 .await?;
             Ok::<Attachment, ClusterError>(attached)

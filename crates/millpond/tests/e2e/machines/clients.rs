@@ -195,6 +195,7 @@ fn storm(place: &DeskPlace, identity: &Identity, first: u64, enough: &AtomicBool
                 id: None,
                 knows_layers: true,
                 yields: false,
+                renews: false,
             };
             if let Ok(attachment) = desk.ask(asked).await {
                 attached += 1;

@@ -46,7 +46,7 @@ impl Registry {
         attached
     }
 
-    /// Whether somebody had a volume and fell silent.
+    /// Whether somebody had a volume and fell silent, and nobody has it who fences that one: to ask for it then would leave a wish.
     pub(in crate::cluster) fn has_dead_owner(&self, volume: VolumeId) -> bool {
         let at = |what: &str| format!("millpond/{what}/{}/", volume.0);
         let count = |prefix: String| {
@@ -55,7 +55,7 @@ impl Registry {
                 .entries
                 .len()
         };
-        count(at("holder")) > count(at("attached"))
+        count(at("attached")) == 0 && count(at("holder")) > 0
     }
 
     /// A client asks for a volume, by what its map shows.
