@@ -45,13 +45,15 @@ impl Life {
             Asked::Owned(attached) if attached.unfenced.is_empty() => {
                 self.world.coverage.count("volumes that changed hands");
                 self.world.event(Some(process), "owns a volume");
+                self.world.story(Some(process), || format!("owns {volume} in {:?}", attached.generation));
                 // Whoever had it before has nothing under way: that is what giving it up says.
                 self.history.fence(volume, attached.generation, self.world.now);
                 let history = &mut self.history;
                 self.clients[index].owns(volume, attached.generation, history, &mut self.world);
             }
             Asked::Owned(_) => self.stop_client(index),
-            Asked::Later | Asked::Unheard => {
+            not_yet @ (Asked::Later | Asked::Unheard) => {
+                self.world.story(Some(process), || format!("asks for {volume} again: {not_yet:?}"));
                 let again = self.world.random.between(5 * MILLISECOND, 300 * MILLISECOND);
                 self.asks_again(process, volume, OwnershipStep::Ask, again);
             }
@@ -70,6 +72,7 @@ impl Life {
         }
         if self.registry.give_volume_up(process, id, volume, generation, &mut self.world) {
             self.world.event(Some(process), "gave a volume up");
+            self.world.story(Some(process), || format!("gave {volume} up in {generation:?}"));
             self.clients[index].gave_up(volume, &mut self.world);
         } else {
             self.asks_again(process, volume, OwnershipStep::GiveUp, 100 * MILLISECOND);

@@ -8,6 +8,9 @@ use base::{ClientId, Generation, VolumeId};
 use cluster::{Attachment, Clerk, ClusterError, GiveUp, Own, Owning};
 use registry::RegistryError;
 
+/// Who is about to start asks so often for a volume whose owner died.
+const ASKED_MAX: usize = 100;
+
 /// What comes of asking for a volume.
 #[derive(Debug)]
 pub(in crate::cluster) enum Asked {
@@ -38,7 +41,9 @@ impl Registry {
         for volume in volumes.into_iter().filter(|_| !is_reader) {
             if self.has_dead_owner(volume) {
                 let generation = self.map.volumes[&volume].generation;
-                if let Asked::Owned(one) = self.own(process, client, volume, generation, world) {
+                // Who heard no answer may have it, and asks again.
+                let mut asks = (0..ASKED_MAX).map(|_| self.own(process, client, volume, generation, world));
+                if let Some(Asked::Owned(one)) = asks.find(|asked| !matches!(asked, Asked::Unheard)) {
                     attached.push(*one);
                 }
             }
