@@ -33,8 +33,9 @@ const BUSY_FOR: Duration = Duration::from_millis(200);
 const COUNTED_OVER: Duration = Duration::from_millis(100);
 /// A push that comes so much too late, because others had the processor, is made up for.
 const LATE_MAX: Duration = Duration::from_millis(1);
-/// The same of other work, which is looked for with each tick, and not sooner where there is much to do.
-const WORK_LATE_MAX: Duration = crate::router::TICK.saturating_mul(2);
+/// The same of other work, which is looked for with each tick of the router, ten times a second, and not sooner where there is much to
+/// do: a tick that is late is made up for.
+const WORK_LATE_MAX: Duration = Duration::from_millis(200);
 /// What deleting blocks costs, however many: there is no data in it.
 pub(crate) const DELETION_COST: u32 = OPERATION_COST;
 /// What copying a block costs: as much as one of many in a push.

@@ -39,7 +39,7 @@ use store::Action;
 use wire::{Kind, Message, Outcome, Push, PushHole, RefusalDetails, ReplicateAck, ReplicateRefused, Status};
 
 /// How often the slow things are looked at.
-pub(crate) const TICK: Duration = Duration::from_millis(100);
+const TICK: Duration = Duration::from_millis(100);
 /// The same when none of them is under way: an idle OSD hardly wakes.
 const TICK_AT_REST: Duration = Duration::from_secs(2);
 

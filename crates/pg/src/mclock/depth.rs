@@ -31,7 +31,7 @@ pub(super) const MAX: u32 = 32 * UNIT;
 /// How long reads took, or changes.
 #[derive(Debug, Default)]
 struct Took {
-    /// In this span, in nanoseconds, and how many did.
+    /// In this span, in nanoseconds, and how many did; or in the last few, as long as those are few.
     sum: u64,
     count: u32,
     /// The least average while this one is remembered, and the one before.
@@ -40,12 +40,12 @@ struct Took {
 }
 
 impl Took {
-    /// The end of a span. Whether what ended in it took too long; `None` if that was too little to tell.
+    /// The end of a span. Whether what ended in it took too long; `None` if that was too little to tell: it counts for the next one.
     fn end_span(&mut self) -> Option<bool> {
-        let (sum, count) = (std::mem::take(&mut self.sum), std::mem::take(&mut self.count));
-        if count < SAMPLES_MIN {
+        if self.count < SAMPLES_MIN {
             return None;
         }
+        let (sum, count) = (std::mem::take(&mut self.sum), std::mem::take(&mut self.count));
         let average = sum / u64::from(count);
         self.least = Some(self.least.map_or(average, |least| least.min(average)));
         let least = self.least.into_iter().chain(self.least_before).min();
@@ -175,12 +175,16 @@ mod tests {
         assert_eq!(run(&mut depth, 500, 100), MAX);
         assert_eq!(run(&mut depth, 500, 500), MIN);
         assert_eq!(run(&mut depth, 2 * REMEMBERED, 500), MAX);
-        // Few say nothing, and what did not wait for want of room asks for no more.
+        // What did not wait for want of room asks for no more.
         depth.most = AT_FIRST;
-        depth.ended(false, Duration::from_secs(1));
-        depth.turn(now + SPAN);
         (0..SAMPLES_MIN).for_each(|_| depth.ended(false, Duration::from_micros(500)));
-        depth.turn(now + 2 * SPAN);
+        depth.turn(now + SPAN);
         assert_eq!(depth.most, AT_FIRST);
+        // Few say nothing for themselves, and several times a few do.
+        for (span, most) in [(2, AT_FIRST), (3, AT_FIRST), (4, AT_FIRST), (5, AT_FIRST - AT_FIRST / 8)] {
+            depth.ended(false, Duration::from_secs(1));
+            depth.turn(now + span * SPAN);
+            assert_eq!(depth.most, most);
+        }
     }
 }
