@@ -33,11 +33,12 @@ const BUSY_FOR: Duration = Duration::from_millis(200);
 const COUNTED_OVER: Duration = Duration::from_millis(100);
 /// A push that comes so much too late, because others had the processor, is made up for.
 const LATE_MAX: Duration = Duration::from_millis(1);
-/// The same of other work, which is looked for with each tick of the router, ten times a second, and not sooner where there is much to
-/// do: a tick that is late is made up for.
-const WORK_LATE_MAX: Duration = Duration::from_millis(200);
-/// What deleting blocks costs, however many: there is no data in it.
-pub(crate) const DELETION_COST: u32 = OPERATION_COST;
+/// The same of removals, which are looked for each 10 ms, and of deletions, with each tick of the router: one that is late is made up for.
+const REMOVAL_LATE_MAX: Duration = Duration::from_millis(20);
+const DELETION_LATE_MAX: Duration = Duration::from_millis(200);
+/// What deleting blocks costs, however many: there is no data in it, and it is done at three members as a rule. What clients write is
+/// counted at each of them.
+pub(crate) const DELETION_COST: u32 = 3 * OPERATION_COST;
 /// What copying a block costs: as much as one of many in a push.
 pub(crate) const COPY_COST: u32 = 3;
 /// Nobody is held up for longer by pushes that could not wait.
@@ -158,8 +159,9 @@ impl Pace {
     /// Something that costs so much is begun of a removal or a deletion, which have such a share.
     pub(crate) fn work_begins(&mut self, now: Instant, class: WorkClass, cost: u32, share: RecoveryShare) {
         let takes = self.time_of(now, cost, share);
+        let late_max = if class == WorkClass::Deletion { DELETION_LATE_MAX } else { REMOVAL_LATE_MAX };
         if let Some(free_at) = self.free_at_of(class) {
-            *free_at = ((*free_at).max(now - WORK_LATE_MAX) + takes).min(now + PAUSE_MAX);
+            *free_at = ((*free_at).max(now - late_max) + takes).min(now + PAUSE_MAX);
         }
     }
 
@@ -327,8 +329,8 @@ mod tests {
     #[test]
     fn removals_are_their_share_of_what_is_done_and_have_a_least_pace_too() {
         // 1,280 for each percent.
-        assert!(is_about(begun_beside(10, 100, DELETION_COST), 12_800 / 4));
-        assert!(is_about(begun_beside(3, 100, DELETION_COST), 3_840 / 4));
+        assert!(is_about(begun_beside(10, 100, DELETION_COST), 12_800 / 12));
+        assert!(is_about(begun_beside(3, 100, DELETION_COST), 3_840 / 12));
         // 80,000 operations of five each, and a ninth of that.
         assert!(is_about(begun_beside(10, 80_000, COPY_COST), 400_000 / 9 / 3));
     }

@@ -47,6 +47,16 @@ impl Bits {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
+    /// The blocks, in order.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = u16> + '_ {
+        self.0.iter().zip((0u16..).step_by(64)).flat_map(|(word, first)| blocks_of(*word, first))
+    }
+
+    /// Whether all of them are among others.
+    pub(crate) fn is_within(&self, others: &Bits) -> bool {
+        self.0.iter().zip(others.0).all(|(word, other)| word & !other == 0)
+    }
+
     /// How many are below a block.
     pub(crate) fn rank(&self, block: u16) -> usize {
         let word = usize::from(block) / 64;

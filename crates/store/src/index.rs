@@ -102,6 +102,16 @@ impl ObjectIndex {
         &self.bits
     }
 
+    /// The same, one after the other.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = u16> + '_ {
+        self.bits.blocks()
+    }
+
+    /// Whether some of them are holes.
+    pub(crate) fn has_holes(&self) -> bool {
+        self.holes > 0
+    }
+
     /// When a block that is there last changed, or later.
     pub(crate) fn changed(&self, block: u16) -> Option<Sequence> {
         self.slot(block).map(|slot| self.sequence_of(slot.tick.get()))

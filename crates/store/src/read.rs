@@ -114,9 +114,11 @@ impl Store {
         let stack = Stack::of(&self.contents.index, pg, object, views);
         for (at, (layer, held)) in stack.layers.iter().enumerate() {
             let (seen, beneath) = (&stack.seen[at], stack.there_beneath(at));
+            if !held.has_holes() && held.bits().is_within(seen) {
+                continue;
+            }
             let mut run: Option<Unseen> = None;
-            for block in 0..base::OBJECT_BLOCKS as u16 {
-                let Some(entry) = held.get(block) else { continue };
+            for (block, entry) in held.blocks().zip(held.entries()) {
                 let is_hidden = !seen.has(block);
                 let is_idle = entry.is_hole() && !beneath.has(block);
                 if !is_hidden && !is_idle {
