@@ -105,7 +105,7 @@ impl Cluster {
         &self,
         bearer: Option<&Bearer>,
         asked: Attach,
-        wish: Option<(WishId, Generation)>,
+        wish: Option<(Option<WishId>, Generation)>,
     ) -> Result<Attachment> {
         let Attach { volume, client, lease, shared, description, id: expected, knows_layers, yields, renews } =
             asked;
@@ -186,7 +186,7 @@ impl Cluster {
             if is_raised {
                 txn = txn.then(Operation::put(&read.key, encode(&info)));
             }
-            if let Some((wish, _)) = wish {
+            if let Some((Some(wish), _)) = wish {
                 txn = txn.then(Operation::delete(keys::wish(id, wish)));
             }
             if self.commit(by(bearer, txn)).await? {

@@ -77,13 +77,16 @@ impl Cluster {
                     yields: true,
                     renews: false,
                 };
-                match self.attach_for(bearer, attach, Some((wish, generation))).await {
+                let fulfilled = (!is_anothers).then_some(wish);
+                match self.attach_for(bearer, attach, Some((fulfilled, generation))).await {
                     Ok(attached) => return Ok(Owning::Owned(Box::new(attached))),
                     // Whoever attached it may be gone again.
                     Err(ClusterError::Attached { .. }) => match self.blocking(volume, client).await? {
                         None => continue,
                         Some(holder) if !holder.yields => {
-                            self.registry.delete(&own_key).await?;
+                            if !is_anothers {
+                                self.registry.delete(&own_key).await?;
+                            }
                             return Ok(Owning::Kept { holder: holder.description });
                         }
                         Some(holder) => Some(holder.description),
@@ -94,7 +97,8 @@ impl Cluster {
                     Err(error) => return Err(error),
                 }
             };
-            if own.is_some() || wishes.len() >= WISHES_MAX {
+            // A question that comes late is that of one who may own it by now, and asks no more.
+            if own.is_some() || wishes.len() >= WISHES_MAX || info.generation != generation {
                 return Ok(Owning::Awaited { holder });
             }
             let is_granted = false;

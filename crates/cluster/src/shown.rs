@@ -56,14 +56,14 @@ impl Shown {
             // Which volumes are its, before what is said of them is looked at.
             range.entries.iter().for_each(|KeyValue { key, value, .. }| own.learn(key, value));
         }
-        range.entries.retain(|entry| self.shows(&entry.key));
+        range.entries.retain(|entry| self.shows(&entry.key, Some(&entry.value)));
     }
 
-    fn shows(&self, key: &str) -> bool {
+    fn shows(&self, key: &str, value: Option<&Value>) -> bool {
         is_for_clients(key)
             && match self {
                 Shown::Whole => true,
-                Shown::Of(own) => own.shows(key),
+                Shown::Of(own) => own.shows(key, value),
             }
     }
 }
@@ -79,8 +79,8 @@ impl Own {
                 }
             }
             Some(MapKey::Principal(name)) => {
-                let principal: Result<Principal, ClusterError> = decode(key, value);
-                if principal.is_ok_and(|principal| matches!(principal.access, Access::Node(_))) {
+                // Of a node that goes it is told, though another may have the name by now.
+                if is_of_node(key, value) {
                     self.nodes.insert(name.to_owned());
                 }
             }
@@ -88,12 +88,14 @@ impl Own {
         }
     }
 
-    fn shows(&self, key: &str) -> bool {
+    fn shows(&self, key: &str, value: Option<&Value>) -> bool {
         match MapKey::parse(key) {
             Some(MapKey::Volume(id) | MapKey::Still(id) | MapKey::Wish(id, _)) => self.volumes.contains(&id),
             Some(MapKey::Snapshot(layer)) => self.volumes.contains(&layer.volume()),
             Some(MapKey::Namespace(pool, name)) => self.rights.to(pool, name).is_some(),
-            Some(MapKey::Principal(name)) if name != self.name => self.nodes.contains(name),
+            Some(MapKey::Principal(name)) if name != self.name => {
+                value.map_or(self.nodes.contains(name), |value| is_of_node(key, value))
+            }
             _ => true,
         }
     }
@@ -106,6 +108,12 @@ impl Own {
         let now = event.value().and_then(|value| decode::<Principal>(event.key(), value).ok());
         now.is_some_and(|now| now.access == self.principal.access)
     }
+}
+
+/// Whether a principal is a node's.
+fn is_of_node(key: &str, value: &Value) -> bool {
+    let principal: Result<Principal, ClusterError> = decode(key, value);
+    principal.is_ok_and(|principal| matches!(principal.access, Access::Node(_)))
 }
 
 /// Changes of the map, without those that are not told.
@@ -134,7 +142,7 @@ impl Watch for OfClients {
                     }
                 }
             }
-            batch.events.retain(|event| self.shown.shows(event.key()));
+            batch.events.retain(|event| self.shown.shows(event.key(), event.value()));
             if !batch.events.is_empty() {
                 return Ok(batch);
             }

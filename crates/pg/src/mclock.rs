@@ -33,8 +33,6 @@ const OPERATION_COST: u32 = 4;
 const UNIT: u32 = OPERATION_COST + 1;
 /// What is under way for clients of several volumes at most: so many operations of one block, or fewer of larger ones.
 const UNDER_WAY_MAX: u32 = depth::MAX;
-/// An operation that costs so much is a small one: how long it takes says something about the drive.
-const SMALL_MAX: u32 = 2 * UNIT;
 /// For so long an operation counts as under way at least, and for twice that at most. What takes longer does not wait for the drive:
 /// it waits for a member that does not answer, or to be mended, and is not to keep others from beginning.
 const COUNTED_FOR: Duration = Duration::from_millis(5);
@@ -53,7 +51,7 @@ pub(crate) fn cost_of(kind: RequestKind, bytes: u32) -> u32 {
     OPERATION_COST + moved.div_ceil(BLOCK_BYTES as u32)
 }
 
-/// What was begun for clients and has not ended, as far as it was begun a short while ago. What is reserved is not in it.
+/// What was begun for clients and has not ended, as far as it was begun a short while ago.
 #[derive(Debug, Default)]
 pub(crate) struct UnderWay {
     now: Instant,
@@ -74,8 +72,8 @@ pub(crate) struct UnderWay {
 struct Counted {
     cost: u32,
     span: u32,
-    at: Instant,
-    is_read: bool,
+    /// If it is a small one: how long it takes says something about the drive.
+    small: Option<(Instant, bool)>,
 }
 
 impl UnderWay {
@@ -93,25 +91,26 @@ impl UnderWay {
         (self.lately, self.since) = (0, now);
     }
 
-    /// The operation in a slot begins.
-    pub(crate) fn begins(&mut self, slot: u32, kind: RequestKind, cost: u32) {
+    /// The operation in a slot begins. What is reserved takes no room.
+    pub(crate) fn begins(&mut self, slot: u32, kind: RequestKind, bytes: u32, is_reserved: bool) {
+        let is_small = bytes == BLOCK_BYTES as u32 && kind != RequestKind::Zero;
+        let small = is_small.then_some((self.now, kind == RequestKind::Read));
+        let cost = if is_reserved { 0 } else { cost_of(kind, bytes) };
         let slot = slot as usize;
         if slot >= self.counted.len() {
             self.counted.resize(slot + 1, None);
         }
-        let is_read = kind == RequestKind::Read;
-        self.counted[slot] = Some(Counted { cost, span: self.span, at: self.now, is_read });
+        self.counted[slot] = Some(Counted { cost, span: self.span, small });
         self.lately += cost;
     }
 
     /// It has ended. One that does not count may be told of too.
     pub(crate) fn ends(&mut self, slot: u32) {
         // What ends in the turn in which it began had no need of the drive.
-        if let Some(counted) = self.take(slot)
-            && counted.cost <= SMALL_MAX
-            && self.now > counted.at
+        if let Some((at, is_read)) = self.take(slot).and_then(|counted| counted.small)
+            && self.now > at
         {
-            self.depth.ended(counted.is_read, self.now.since(counted.at));
+            self.depth.ended(is_read, at, self.now);
         }
     }
 
@@ -372,9 +371,9 @@ mod tests {
             self.under_way.turn(now);
             let begins = self.mclock.may_begin(volume, cost, &mut self.under_way, now);
             if begins {
-                if !self.mclock.is_reserved(volume, now) {
-                    self.under_way.begins(self.slots, RequestKind::Read, cost);
-                }
+                let is_reserved = self.mclock.is_reserved(volume, now);
+                let bytes = blocks * BLOCK_BYTES as u32;
+                self.under_way.begins(self.slots, RequestKind::Read, bytes, is_reserved);
                 self.queued += u32::from(self.mclock.begins(volume, cost, now));
                 self.ends.push_back(self.slots);
                 self.slots += 1;

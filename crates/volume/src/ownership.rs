@@ -116,6 +116,8 @@ impl Owner {
                 (self.hold.client, self.hold.lease.get(), self.hold.description.clone());
             let own = Own { volume, client, lease, description, wish, generation };
             match self.hold.desk.ask(own).await {
+                // Under a lease that ended meanwhile it would be nobody's soon.
+                Ok(Owning::Owned(_)) if self.hold.lease.get() != lease => {}
                 Ok(Owning::Owned(attached)) => return Ok(*attached),
                 Ok(Owning::Kept { holder }) => {
                     return Err(format!(

@@ -470,7 +470,10 @@ impl Session {
                 reason = &mut keeping, if !is_lost => lost_by = Some(reason),
                 () = &mut renewing, if !is_lost && may_renew => may_renew = false,
                 () = &mut standing, if !is_lost && may_stand => may_stand = false,
-                Some(event) = renewed.recv(), if !is_lost => waiting.push_back(event),
+                Some(event) = renewed.recv(), if !is_lost => match event {
+                    SessionEvent::Lost { reason } => lost_by = Some(reason),
+                    event => waiting.push_back(event),
+                },
                 changed = maps.changed(), if !is_lost => match changed {
                     Ok(()) => {
                         waiting.retain(|event| !matches!(event, SessionEvent::Map(_)));
@@ -680,6 +683,10 @@ impl Hold {
         self.in_doubt.set(Some(volume));
         let attached = self.attach_again(volume, &mut maps).await;
         self.in_doubt.set(None);
+        if attached.is_err() && !self.has_still(volume).await {
+            // If nobody listens any more, nobody goes on with it either.
+            let _ = told.send(SessionEvent::Lost { reason: lost() }).await;
+        }
         let (name, attached) = attached?;
         let (client, generation) = (self.client, attached.generation);
         self.note_generation(volume, generation);
@@ -700,6 +707,22 @@ impl Hold {
             self.desk.ask(Fenced { volume, client, generation }).await?;
         }
         Ok(())
+    }
+
+    /// Whether this client has a volume that it could not attach anew: its lease may have ended meanwhile, and another have had it.
+    async fn has_still(&self, volume: VolumeId) -> bool {
+        while let Some(generation) = self.generation_of(volume) {
+            let (client, lease) = (self.client, self.lease.get());
+            match self.desk.ask(Resume { volume, client, generation, lease }).await {
+                Ok(has_it) if has_it || self.generation_of(volume) == Some(generation) => return has_it,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(%error, %volume, "it is not known whether the volume is attached still");
+                    tokio::time::sleep(KEEP_ALIVE_EVERY).await;
+                }
+            }
+        }
+        true
     }
 
     /// Attaches a volume once more for this client alone. While it is not known whether that was done, everything this

@@ -49,7 +49,7 @@ pub(super) struct Ownership {
     /// Who has it, where that is known.
     holder: Option<String>,
     /// Since when changes wait for it, if a person was told that.
-    told: Option<Instant>,
+    pub(super) told: Option<Instant>,
 }
 
 /// What is to be done so that a volume changes hands.
@@ -189,10 +189,6 @@ impl Client {
         let of = &mut self.volumes[volume.0 as usize];
         of.generation = generation;
         (of.ownership.stage, of.ownership.holder) = (Stage::Owned { since: now }, None);
-        if let Some(since) = of.ownership.told.take() {
-            let (volume, waited) = (of.name.clone(), now.since(since));
-            self.tell(Notice::GoesOn { volume, waited });
-        }
         self.go_on(now, io);
     }
 
@@ -253,10 +249,6 @@ impl Client {
         for at in 0..self.volumes.len() {
             let volume = &mut self.volumes[at];
             if volume.lets_begin() {
-                if let Some(since) = volume.ownership.told.take() {
-                    let (volume, waited) = (volume.name.clone(), now.since(since));
-                    self.tell(Notice::GoesOn { volume, waited });
-                }
                 continue;
             }
             let (name, why) = (volume.name.clone(), volume.why_put_off());

@@ -3,7 +3,7 @@
 //! Changes that are submitted meanwhile are put off, and begin when the map asks no more: in the layer that it shows by then. What
 //! was begun before ends in the one that it began in. Reads go on.
 
-use super::{Client, Completion, Operation, Outcome, PieceKind, Submission, VolumeHandle};
+use super::{Client, Completion, Notice, Operation, Outcome, PieceKind, Submission, VolumeHandle};
 use crate::error::ClientError;
 use base::map::Stillness;
 use base::{Buffer, Instant, Network};
@@ -94,6 +94,11 @@ impl Client {
             if !volume.lets_begin() {
                 continue;
             }
+            if let Some(since) = volume.ownership.told.take() {
+                let (volume, waited) = (volume.name.clone(), now.since(since));
+                self.tell(Notice::GoesOn { volume, waited });
+            }
+            let volume = &mut self.volumes[at];
             let is_opened = volume.ownership.is_opened();
             for mut change in volume.still.take() {
                 // Who stood still did so for moments. An owner may have been waited for.

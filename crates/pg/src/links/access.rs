@@ -115,10 +115,8 @@ impl ClientLink {
         if request.origin == 0 || origin.volume() == request.key.layer.volume() || is_seen() {
             return None;
         }
-        match volumes.of_layer(origin) {
-            Some(volume) => self.to_volume(volume).is_none().then_some(Status::Forbidden),
-            None => Some(Status::NotActive),
-        }
+        let may_read = volumes.of_layer(origin).is_some_and(|volume| self.to_volume(volume).is_some());
+        (!may_read).then_some(Status::Forbidden)
     }
 
     /// With what status a message is refused for want of a right, if it is, and its request.
@@ -450,7 +448,7 @@ mod tests {
             (origin_of(VOLUME), Status::Ok),
             (origin_of(shared), Status::Ok),
             (origin_of(others), Status::Forbidden),
-            (origin_of(VolumeId(VOLUME.0 + 9)), Status::NotActive),
+            (origin_of(VolumeId(VOLUME.0 + 9)), Status::Forbidden),
         ] {
             let asked = Request { origin, ..request(&alone, 1) };
             assert_eq!(status(&mut alone, &asked.encode(Kind::Changed)), expected, "{origin:x}");

@@ -200,10 +200,8 @@ pub(crate) fn add_operation(
     kind: OperationKind,
 ) -> OperationId {
     let id = cx.operations.add_for(kind, Purpose::Client(asked), group, range_of(request));
-    if !cx.rates.mclock.is_reserved(asked.volume, cx.now) {
-        let cost = mclock::cost_of(asked.kind, asked.bytes);
-        cx.operations.under_way.begins(id.slot, asked.kind, cost);
-    }
+    let is_reserved = cx.rates.mclock.is_reserved(asked.volume, cx.now);
+    cx.operations.under_way.begins(id.slot, asked.kind, asked.bytes, is_reserved);
     let operation = cx.operations.live(id);
     operation.bytes = ByteRange { offset: request.offset, length: request.length };
     operation.attempt = Attempt { origin: name_of(request.origin), since: request.since, is_narrowed: false };
