@@ -40,9 +40,11 @@ impl Registry {
         let is_reader = world.plan.has_reader && process.0 == world.plan.nodes;
         for volume in volumes.into_iter().filter(|_| !is_reader) {
             if self.has_dead_owner(volume) {
-                let generation = self.map.volumes[&volume].generation;
-                // Who heard no answer may have it, and asks again.
-                let mut asks = (0..ASKED_MAX).map(|_| self.own(process, client, volume, generation, world));
+                // Who heard no answer may have it, and asks again, by what the map shows then.
+                let mut asks = (0..ASKED_MAX).map(|_| {
+                    let generation = self.map.volumes[&volume].generation;
+                    self.own(process, client, volume, generation, world)
+                });
                 if let Some(Asked::Owned(one)) = asks.find(|asked| !matches!(asked, Asked::Unheard)) {
                     attached.push(*one);
                 }
@@ -88,7 +90,13 @@ impl Registry {
                 Asked::Unheard
             }
             Ok(Owning::Owned(attached)) => Asked::Owned(attached),
-            Ok(Owning::Awaited { .. }) => Asked::Later,
+            Ok(Owning::Awaited { holder }) => {
+                let shown = self.map.volumes.get(&volume).map(|info| info.generation);
+                world.story(Some(process), || {
+                    format!("{volume} is to be waited for: {holder:?} has it; {generation:?} of {shown:?}")
+                });
+                Asked::Later
+            }
             // The life is about to end.
             Err(ClusterError::NoSuchVolume { .. }) => Asked::Unheard,
             Err(ClusterError::Registry(RegistryError::LeaseNotFound { .. })) => Asked::Unheard,
