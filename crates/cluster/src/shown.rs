@@ -78,11 +78,9 @@ impl Own {
                     self.volumes.insert(id);
                 }
             }
-            Some(MapKey::Principal(name)) => {
-                // Of a node that goes it is told, though another may have the name by now.
-                if is_of_node(key, value) {
-                    self.nodes.insert(name.to_owned());
-                }
+            // Of a node that goes it is told, though another may have the name by now.
+            Some(MapKey::Principal(name)) if is_of_node(key, value) => {
+                self.nodes.insert(name.to_owned());
             }
             _ => {}
         }
