@@ -54,7 +54,8 @@ fn of_two_volumes_that_want_all_each_has_its_part_by_weight_and_what_is_reserved
         assert_eq!(other["limits"], "nothing reserved, weight 10");
     };
     let (one, other) = rates(&pond, "one", "other", top);
-    assert!(one > 1.5 * other, "{one} and {other} a second");
+    // By as much as the client of the one keeps something waiting: with two processors for all, the kernel shares those evenly.
+    assert!(one > 1.2 * other, "{one} and {other} a second");
     // Now it weighs next to nothing, and has what is reserved.
     pond.run(&["volume", "qos", "one", "--weight", "1", "--reservation", "2000"]);
     let (one, other) = rates(&pond, "one", "other", || {});
