@@ -110,7 +110,7 @@ impl UnderWay {
         if let Some((at, is_read)) = self.take(slot).and_then(|counted| counted.small)
             && self.now > at
         {
-            self.depth.ended(is_read, at, self.now);
+            self.depth.ended(is_read, self.now.since(at));
         }
     }
 

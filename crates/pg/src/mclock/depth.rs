@@ -1,26 +1,26 @@
 //! How much is under way for clients while something is reserved: as much as an operation hardly waits behind.
 //!
 //! How deep a drive's queue may be without anything waiting in it depends on the drive: one thing on some, dozens on others. So it
-//! is found out. Once in two hundred spans of some milliseconds as little as possible is begun for two of them: how long operations of a block take that
-//! begin and end then, on average over the last thousands of spans, is what they take where they wait for nothing. While they take half as long again, less and less
-//! is begun; else, if something had to wait, more and more. Reads and changes are looked at apart.
+//! is found out. How long small operations take is averaged over some milliseconds at a time, reads and changes apart. The least of
+//! that in the last seconds is what they take where they wait for nothing: to know it, once a second as little as possible is begun for
+//! two such spans. While they take half as long again, less and less is begun; else, if something had to wait, more and
+//! more.
 //!
-//! What counts is the time that an OSD sees: the drive's, the other members', and that in which the processor did something else. Where operations
-//! take longer than the two spans by themselves, nothing is found out, and the bound stays what it is at first.
+//! What counts is the time that an OSD sees: the drive's, the other members', and that in which the processor did something else.
 
 use super::UNIT;
 use base::Instant;
 use std::time::Duration;
 
-/// A span is as long as that at least.
+/// Over so long is averaged.
 const SPAN: Duration = Duration::from_millis(5);
-/// What is said of how long they take now, or take alone, is the average of so many operations at least.
-const SAMPLES_MIN: u32 = 32;
-/// It is not to take longer than so many percent of what it takes alone.
+/// An average is one of so many operations at least.
+const SAMPLES_MIN: u32 = 4;
+/// It is not to take longer than so many percent of the least.
 const SLOWER_PERCENT: u64 = 150;
 /// As little as possible is begun this often, for two spans.
 const PROBED_EVERY: u32 = 200;
-/// What they take alone is known from so many spans, up to twice as many.
+/// The least is that of the last ten to twenty seconds.
 const REMEMBERED: u32 = 2_000;
 /// What an operation takes at most, as far as this counts it: what takes longer does not wait for the drive.
 const TOOK_MAX: Duration = Duration::from_millis(100);
@@ -28,47 +28,32 @@ const MIN: u32 = 2 * UNIT;
 const AT_FIRST: u32 = 12 * UNIT;
 pub(super) const MAX: u32 = 32 * UNIT;
 
-/// How long operations took, and how many did.
-#[derive(Clone, Copy, Debug, Default)]
-struct Times {
-    nanoseconds: u64,
-    count: u32,
-}
-
-impl Times {
-    fn add(&mut self, took: Duration) {
-        self.nanoseconds += took.min(TOOK_MAX).as_nanos() as u64;
-        self.count += 1;
-    }
-
-    fn average(&self) -> Option<u64> {
-        (self.count >= SAMPLES_MIN).then(|| self.nanoseconds / u64::from(self.count))
-    }
-}
-
 /// How long reads took, or changes.
 #[derive(Debug, Default)]
 struct Took {
-    /// In the last few spans.
-    lately: Times,
-    /// Where as little as possible was begun, since it was forgotten last, and before that.
-    alone: Times,
-    alone_before: Times,
+    /// In this span, in nanoseconds, and how many did; or in the last few, as long as those are few.
+    sum: u64,
+    count: u32,
+    /// The least average while this one is remembered, and the one before.
+    least: Option<u64>,
+    least_before: Option<u64>,
 }
 
 impl Took {
-    /// The end of a span. Whether they take too long; `None` if too few ended to tell: those count for the next one.
+    /// The end of a span. Whether what ended in it took too long; `None` if that was too little to tell: it counts for the next one.
     fn end_span(&mut self) -> Option<bool> {
-        let average = self.lately.average()?;
-        self.lately = Times::default();
-        let (now, before) = (&self.alone, &self.alone_before);
-        let count = now.count + before.count;
-        let alone = Times { nanoseconds: now.nanoseconds + before.nanoseconds, count }.average()?;
-        Some(100 * average > SLOWER_PERCENT * alone)
+        if self.count < SAMPLES_MIN {
+            return None;
+        }
+        let (sum, count) = (std::mem::take(&mut self.sum), std::mem::take(&mut self.count));
+        let average = sum / u64::from(count);
+        self.least = Some(self.least.map_or(average, |least| least.min(average)));
+        let least = self.least.into_iter().chain(self.least_before).min();
+        least.map(|least| 100 * average > SLOWER_PERCENT * least)
     }
 
     fn forget_half(&mut self) {
-        self.alone_before = std::mem::take(&mut self.alone);
+        (self.least_before, self.least) = (self.least.take(), None);
     }
 }
 
@@ -78,7 +63,6 @@ pub(super) struct Depth {
     most: u32,
     span_began: Instant,
     spans: u32,
-    probe_began: Instant,
     reads: Took,
     changes: Took,
     /// Something had to wait in this span, for so much was under way.
@@ -87,21 +71,15 @@ pub(super) struct Depth {
 
 impl Default for Depth {
     fn default() -> Depth {
-        let ((span_began, probe_began), (reads, changes)) = Default::default();
-        // The first probe is yet to come.
-        Depth { most: AT_FIRST, span_began, spans: 2, probe_began, reads, changes, was_reached: false }
+        let (span_began, reads, changes) = Default::default();
+        Depth { most: AT_FIRST, span_began, spans: 0, reads, changes, was_reached: false }
     }
 }
 
 impl Depth {
-    /// Whether as little as possible is begun now.
-    fn is_probing(&self) -> bool {
-        self.spans % PROBED_EVERY < 2
-    }
-
     /// How much may be under way now.
     pub(super) fn most(&self) -> u32 {
-        if self.is_probing() { MIN } else { self.most }
+        if self.spans % PROBED_EVERY < 2 { MIN } else { self.most }
     }
 
     /// Something has to wait.
@@ -109,15 +87,11 @@ impl Depth {
         self.was_reached = true;
     }
 
-    /// An operation of a block has ended that began then.
-    pub(super) fn ended(&mut self, is_read: bool, at: Instant, now: Instant) {
-        let is_alone = self.is_probing() && at >= self.probe_began;
+    /// A small operation has ended that took so long.
+    pub(super) fn ended(&mut self, is_read: bool, took: Duration) {
         let its = if is_read { &mut self.reads } else { &mut self.changes };
-        if is_alone {
-            its.alone.add(now.since(at));
-        } else {
-            its.lately.add(now.since(at));
-        }
+        its.sum += took.min(TOOK_MAX).as_nanos() as u64;
+        its.count += 1;
     }
 
     pub(super) fn turn(&mut self, now: Instant) {
@@ -125,16 +99,17 @@ impl Depth {
             return;
         }
         self.span_began = now;
+        let was_probed = self.spans % PROBED_EVERY < 2;
         self.spans = self.spans.wrapping_add(1);
-        if self.spans.is_multiple_of(PROBED_EVERY) {
-            self.probe_began = now;
-        }
+        let are_slow = [self.reads.end_span(), self.changes.end_span()];
+        let was_reached = std::mem::take(&mut self.was_reached);
         if self.spans.is_multiple_of(REMEMBERED) {
             self.reads.forget_half();
             self.changes.forget_half();
         }
-        let are_slow = [self.reads.end_span(), self.changes.end_span()];
-        let was_reached = std::mem::take(&mut self.was_reached);
+        if was_probed {
+            return;
+        }
         if are_slow.contains(&Some(true)) {
             self.most = (self.most - self.most / 8).max(MIN);
         } else if was_reached && are_slow.contains(&Some(false)) {
@@ -147,26 +122,22 @@ impl Depth {
 mod tests {
     use super::*;
 
-    /// A drive that does so many operations at once, each of which takes 100 us on average and up to twice that, and clients that want ever
-    /// more. The bound in the last second, in operations: the least and the greatest.
+    /// A drive that does so many operations at once, each of which takes 100 us, and clients that want ever more.
     fn settles(at_once: u32, seconds: u64) -> (u32, u32) {
         let mut depth = Depth::default();
         let mut now = Instant::default() + Duration::from_secs(1);
         let end = now + Duration::from_secs(seconds);
-        let (mut least, mut greatest, mut chance) = (u32::MAX, 0, 1_u32);
+        let (mut least, mut greatest) = (u32::MAX, 0);
         while now < end {
             let under_way = depth.most() / UNIT;
-            let rounds = under_way.div_ceil(at_once);
-            let began = now;
-            now = now + Duration::from_micros(100) * rounds;
+            let took = Duration::from_micros(100) * under_way.div_ceil(at_once);
             for _ in 0..under_way {
-                chance = chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                let took = Duration::from_micros(u64::from(chance >> 16) % 200) * rounds;
-                depth.ended(true, began, began + took);
+                depth.ended(true, took);
             }
             depth.is_reached();
+            now = now + took;
             depth.turn(now);
-            if now + Duration::from_secs(1) > end {
+            if now + Duration::from_secs(1) > end && depth.spans % PROBED_EVERY >= 2 {
                 (least, greatest) = (least.min(depth.most / UNIT), greatest.max(depth.most / UNIT));
             }
         }
@@ -175,57 +146,45 @@ mod tests {
 
     #[test]
     fn so_much_is_begun_that_it_takes_half_as_long_again_as_alone_at_most_for_however_long_that_goes_on() {
-        for seconds in [3, 60] {
+        for seconds in [2, 60] {
             let (least, greatest) = settles(4, seconds);
-            assert!(least >= 3 && greatest <= 6, "{least} to {greatest}, of a drive that does four at once");
+            assert!(least >= 4 && greatest <= 6, "{least} to {greatest}, of a drive that does four at once");
             let (least, _) = settles(64, seconds);
-            assert!(least >= 24, "{least}, of a drive that is not busy");
-            let (least, greatest) = settles(2, seconds);
-            assert!(least >= 2 && greatest <= 4, "{least} to {greatest}, of a drive that does two at once");
+            assert_eq!(least, MAX / UNIT, "of a drive that is not busy");
+            let (least, greatest) = settles(1, seconds);
+            assert!(
+                least >= 2 && greatest <= 4,
+                "{least} to {greatest}, of a drive that does one after the other"
+            );
         }
-    }
-
-    /// Spans in each of which so many end that took so many microseconds, and something had to wait.
-    fn passes(depth: &mut Depth, spans: u32, count: u32, took: u64) -> u32 {
-        let took = Duration::from_micros(took);
-        for _ in 0..spans {
-            let now = depth.span_began + SPAN;
-            (0..count).for_each(|_| depth.ended(false, depth.span_began, depth.span_began + took));
-            depth.is_reached();
-            depth.turn(now);
-        }
-        depth.most
     }
 
     #[test]
     fn a_drive_that_becomes_slower_for_good_is_seen_as_that() {
         let mut depth = Depth::default();
-        assert_eq!(passes(&mut depth, 500, SAMPLES_MIN, 100), MAX);
-        assert_eq!(passes(&mut depth, PROBED_EVERY - 2, SAMPLES_MIN, 500), MIN);
-        assert_eq!(passes(&mut depth, 3 * REMEMBERED, SAMPLES_MIN, 500), MAX);
-    }
-
-    #[test]
-    fn few_are_taken_together_and_what_takes_longer_than_a_probe_changes_nothing() {
-        let mut depth = Depth::default();
-        passes(&mut depth, 2 * PROBED_EVERY, SAMPLES_MIN, 100);
+        let mut now = Instant::default() + Duration::from_secs(1);
+        let mut run = |depth: &mut Depth, spans: u32, took: u64| {
+            for _ in 0..spans {
+                (0..SAMPLES_MIN).for_each(|_| depth.ended(false, Duration::from_micros(took)));
+                depth.is_reached();
+                now = now + SPAN;
+                depth.turn(now);
+            }
+            depth.most
+        };
+        assert_eq!(run(&mut depth, 500, 100), MAX);
+        assert_eq!(run(&mut depth, 500, 500), MIN);
+        assert_eq!(run(&mut depth, 2 * REMEMBERED, 500), MAX);
+        // What did not wait for want of room asks for no more.
         depth.most = AT_FIRST;
-        // In eight spans there are enough.
-        assert_eq!(passes(&mut depth, PROBED_EVERY / 2, 0, 0), AT_FIRST);
-        assert_eq!(passes(&mut depth, 7, SAMPLES_MIN / 8, 1000), AT_FIRST);
-        assert_eq!(passes(&mut depth, 1, SAMPLES_MIN / 8, 1000), AT_FIRST - AT_FIRST / 8);
-        // Nobody had to wait.
-        (0..SAMPLES_MIN).for_each(|_| depth.ended(false, depth.span_began, depth.span_began + SPAN / 50));
-        depth.turn(depth.span_began + SPAN);
-        assert_eq!(depth.most, AT_FIRST - AT_FIRST / 8);
-        let mut slow = Depth::default();
-        slow.turn(Instant::default() + Duration::from_secs(1));
-        for _ in 0..3 * PROBED_EVERY {
-            let began = slow.span_began - 2 * SPAN;
-            slow.turn(slow.span_began + SPAN);
-            (0..SAMPLES_MIN).for_each(|_| slow.ended(true, began, slow.span_began));
-            slow.is_reached();
+        (0..SAMPLES_MIN).for_each(|_| depth.ended(false, Duration::from_micros(500)));
+        depth.turn(now + SPAN);
+        assert_eq!(depth.most, AT_FIRST);
+        // Few say nothing for themselves, and several times a few do.
+        for (span, most) in [(2, AT_FIRST), (3, AT_FIRST), (4, AT_FIRST), (5, AT_FIRST - AT_FIRST / 8)] {
+            depth.ended(false, Duration::from_secs(1));
+            depth.turn(now + span * SPAN);
+            assert_eq!(depth.most, most);
         }
-        assert_eq!(slow.most, AT_FIRST);
     }
 }
