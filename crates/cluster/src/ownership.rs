@@ -60,7 +60,7 @@ impl Cluster {
             let is_anothers = own.is_some_and(|own| own.lease != Some(lease));
             // Who has it and heard no answer is before everybody: they wait for this one.
             let has_it = self.registry.get(&keys::attached(volume, client)).await?.is_some();
-            let is_first = wishes.first().is_none_or(|first| first.key == own_key && !is_anothers) || has_it;
+            let is_first = has_it || wishes.first().is_none_or(|first| first.key == own_key && !is_anothers);
             let holder = if !is_first {
                 self.blocking(volume, client).await?.map(|holder| holder.description)
             } else if info.generation != generation {

@@ -102,11 +102,6 @@ impl ObjectIndex {
         &self.bits
     }
 
-    /// The same, one after the other.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = u16> + '_ {
-        self.bits.blocks()
-    }
-
     /// Whether some of them are holes.
     pub(crate) fn has_holes(&self) -> bool {
         self.holes > 0

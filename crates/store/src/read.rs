@@ -118,7 +118,7 @@ impl Store {
                 continue;
             }
             let mut run: Option<Unseen> = None;
-            for (block, entry) in held.blocks().zip(held.entries()) {
+            for (block, entry) in held.bits().blocks().zip(held.entries()) {
                 let is_hidden = !seen.has(block);
                 let is_idle = entry.is_hole() && !beneath.has(block);
                 if !is_hidden && !is_idle {

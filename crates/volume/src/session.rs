@@ -563,23 +563,30 @@ impl Hold {
         let lease = self.desk.ask(Grant { ttl: LEASE_TTL }).await?;
         self.lease.set(lease);
         let volumes = self.volumes.borrow().clone();
-        // Whoever attaches one anew hears whether it has it still.
-        let is_known = |(volume, _): &(VolumeId, Generation)| self.in_doubt.get() != Some(*volume);
-        for (volume, mut generation) in volumes.into_iter().filter(is_known) {
-            while !self.desk.ask(Resume { volume, client: self.client, generation, lease }).await? {
-                match self.generation_of(volume) {
-                    Some(_) if self.in_doubt.get() == Some(volume) => break,
-                    Some(known) if known == generation => return Ok(false),
-                    // It was attached anew meanwhile, by this client itself.
-                    Some(known) => generation = known,
-                    // Or given up.
-                    None => break,
-                }
+        for (volume, _) in volumes {
+            if !self.resume_one(volume).await? {
+                return Ok(false);
             }
         }
         let watched = self.watched.borrow().clone();
         for (volume, mode, since_unix_seconds) in watched {
             self.open(volume, mode, since_unix_seconds).await?;
+        }
+        Ok(true)
+    }
+
+    /// The same with one of them, under the present lease. One that is given up, or attached anew by this client itself, is not asked
+    /// for: whoever does that hears whether it has it still.
+    async fn resume_one(&self, volume: VolumeId) -> Result<bool, ClusterError> {
+        let known = || self.generation_of(volume).filter(|_| self.in_doubt.get() != Some(volume));
+        while let Some(generation) = known() {
+            let (client, lease) = (self.client, self.lease.get());
+            if self.desk.ask(Resume { volume, client, generation, lease }).await? {
+                return Ok(true);
+            }
+            if known() == Some(generation) {
+                return Ok(false);
+            }
         }
         Ok(true)
     }
@@ -711,18 +718,15 @@ impl Hold {
 
     /// Whether this client has a volume that it could not attach anew: its lease may have ended meanwhile, and another have had it.
     async fn has_still(&self, volume: VolumeId) -> bool {
-        while let Some(generation) = self.generation_of(volume) {
-            let (client, lease) = (self.client, self.lease.get());
-            match self.desk.ask(Resume { volume, client, generation, lease }).await {
-                Ok(has_it) if has_it || self.generation_of(volume) == Some(generation) => return has_it,
-                Ok(_) => {}
+        loop {
+            match self.resume_one(volume).await {
+                Ok(has_it) => return has_it,
                 Err(error) => {
                     tracing::warn!(%error, %volume, "it is not known whether the volume is attached still");
                     tokio::time::sleep(KEEP_ALIVE_EVERY).await;
                 }
             }
         }
-        true
     }
 
     /// Attaches a volume once more for this client alone. While it is not known whether that was done, everything this

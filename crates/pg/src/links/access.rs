@@ -107,16 +107,13 @@ impl ClientLink {
         }
     }
 
-    /// With what status it is not told how a layer differs from another one, if it is not: of one that it does not see through that
-    /// layer, and may not read either.
-    fn lacks_origin(&self, request: &Request, volumes: &Volumes) -> Option<Status> {
+    /// Whether it may be told how a layer differs from another one: not of one that it does not see through that layer, and may not
+    /// read either.
+    fn may_see_origin(&self, request: &Request, volumes: &Volumes) -> bool {
         let origin = LayerId(request.origin);
         let is_seen = || volumes.sight_of(request.key.layer).iter().any(|span| span.has(origin));
-        if request.origin == 0 || origin.volume() == request.key.layer.volume() || is_seen() {
-            return None;
-        }
-        let may_read = volumes.of_layer(origin).is_some_and(|volume| self.to_volume(volume).is_some());
-        (!may_read).then_some(Status::Forbidden)
+        let may_read = || volumes.of_layer(origin).is_some_and(|volume| self.to_volume(volume).is_some());
+        request.origin == 0 || origin.volume() == request.key.layer.volume() || is_seen() || may_read()
     }
 
     /// With what status a message is refused for want of a right, if it is, and its request.
@@ -144,9 +141,9 @@ impl ClientLink {
         if let Message::Changed(request) = message
             && whole.is_none()
             && permission.is_some()
-            && let Some(status) = self.lacks_origin(request, volumes)
+            && !self.may_see_origin(request, volumes)
         {
-            return Some((request.request, status));
+            return Some((request.request, Status::Forbidden));
         }
         let status = match permission {
             Some(permission) if permission.may_write() => return None,

@@ -77,9 +77,14 @@ impl Default for Depth {
 }
 
 impl Depth {
+    /// Whether as little as possible is begun in this span.
+    fn is_probing(&self) -> bool {
+        self.spans % PROBED_EVERY < 2
+    }
+
     /// How much may be under way now.
     pub(super) fn most(&self) -> u32 {
-        if self.spans % PROBED_EVERY < 2 { MIN } else { self.most }
+        if self.is_probing() { MIN } else { self.most }
     }
 
     /// Something has to wait.
@@ -99,7 +104,7 @@ impl Depth {
             return;
         }
         self.span_began = now;
-        let was_probed = self.spans % PROBED_EVERY < 2;
+        let was_probed = self.is_probing();
         self.spans = self.spans.wrapping_add(1);
         let are_slow = [self.reads.end_span(), self.changes.end_span()];
         let was_reached = std::mem::take(&mut self.was_reached);

@@ -52,8 +52,7 @@ impl Life {
                 self.clients[index].owns(volume, attached.generation, history, &mut self.world);
             }
             Asked::Owned(_) => self.stop_client(index),
-            not_yet @ (Asked::Later | Asked::Unheard) => {
-                self.world.story(Some(process), || format!("asks for {volume} again: {not_yet:?}"));
+            Asked::Later | Asked::Unheard => {
                 let again = self.world.random.between(5 * MILLISECOND, 300 * MILLISECOND);
                 self.asks_again(process, volume, OwnershipStep::Ask, again);
             }
