@@ -12,6 +12,7 @@ use super::{Cluster, Result, WantedSnapshot};
 use base::map::{Trashed, VolumeInfo};
 use base::{Generation, LayerId, VolumeId};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// A change of volumes: each is an operation of [`Cluster`], which says what its fields are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,8 +45,8 @@ pub enum VolumeChange {
     RenameSnapshot { volume: String, name: String, new: String },
     /// [`Cluster::protect_snapshot`].
     ProtectSnapshot { volume: String, name: String, protected: bool },
-    /// [`Cluster::remove_snapshot`].
-    RemoveSnapshot { volume: String, name: String },
+    /// [`Cluster::remove_snapshots`]. Answered with [`Changed::Snapshots`].
+    RemoveSnapshots { volume: String, names: BTreeSet<String> },
     /// [`Cluster::set_metadata`].
     SetMetadata { volume: String, key: String, value: String },
     /// [`Cluster::remove_metadata`].
@@ -66,7 +67,7 @@ pub enum Changed {
     Nothing,
     /// It is done, with that volume.
     Volume(VolumeId),
-    /// These snapshots were made, in the order in which they were named.
+    /// These snapshots were made or removed, in the order in which they were named.
     Snapshots(Vec<LayerId>),
 }
 
@@ -97,6 +98,9 @@ impl Cluster {
             To::TakeSnapshots { wanted, at_unix_seconds } => {
                 return self.take_snapshots(&wanted, at_unix_seconds).await.map(Changed::Snapshots);
             }
+            To::RemoveSnapshots { volume, names } => {
+                return self.remove_snapshots(&volume, &names).await.map(Changed::Snapshots);
+            }
             To::Resize { name, bytes, allow_shrink } => self.resize_volume(&name, bytes, allow_shrink).await,
             To::Rename { name, new } => self.rename_volume(&name, &new).await,
             To::Restore { id, name } => self.restore_volume(id, name.as_deref()).await,
@@ -106,7 +110,6 @@ impl Cluster {
             To::ProtectSnapshot { volume, name, protected } => {
                 self.protect_snapshot(&volume, &name, protected).await
             }
-            To::RemoveSnapshot { volume, name } => self.remove_snapshot(&volume, &name).await.map(drop),
             To::SetMetadata { volume, key, value } => self.set_metadata(&volume, &key, &value).await,
             To::RemoveMetadata { volume, key } => self.remove_metadata(&volume, &key).await,
             To::CreateNamespace { pool, name } => self.create_namespace(&pool, &name).await,

@@ -305,6 +305,16 @@ pub enum ClusterError {
         /// The volume.
         volume: String,
     },
+    /// So many snapshots are not removed at once.
+    #[error(
+        "{count} snapshots are too many to be removed at once: {max} are the most; remove them in several steps"
+    )]
+    TooManyToRemove {
+        /// How many.
+        count: usize,
+        /// How many there may be.
+        max: usize,
+    },
     /// So many snapshots are not made at one moment.
     #[error("snapshots of {count} volumes are too many for one moment: {max} are the most")]
     TooManyAtOnce {

@@ -127,7 +127,7 @@ pub use replacement::{Replacement, SlotOsd};
 pub use schedules::{ScheduleChange, WantedSchedule};
 pub use scrubs::{ScrubRecord, ScrubResult, ScrubState, ScrubWish, ScrubWishes};
 pub use settings::Settings;
-pub use snapshots::{Standstill, VOLUMES_AT_ONCE_MAX, WantedSnapshot};
+pub use snapshots::{REMOVED_AT_ONCE_MAX, Standstill, VOLUMES_AT_ONCE_MAX, WantedSnapshot};
 pub use targets::TargetChange;
 pub use vantage::{Vantage, all_places};
 pub use watchers::{WatchMode, WatchRecord};

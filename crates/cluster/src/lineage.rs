@@ -182,13 +182,13 @@ impl Cluster {
     }
 
     /// Whether nothing was cloned from a volume's snapshots, or from one of them. Read behind what a clone changes when it is made.
-    pub(super) async fn check_uncloned(
+    pub(super) fn check_uncloned(
         &self,
+        map: &ClusterMap,
         id: VolumeId,
         snapshot: Option<LayerId>,
         what: &str,
     ) -> Result<()> {
-        let map = self.map().await?;
         let is_of = |of: LayerId| snapshot.is_none_or(|snapshot| snapshot == of);
         let Some((clone, info, _)) = map.clones_of(id).find(|(.., of)| is_of(*of)) else { return Ok(()) };
         let what = what.to_owned();
@@ -303,7 +303,7 @@ mod tests {
             assert!(matches!(error, ClusterError::HasClones { .. }), "{error}");
             assert!(error.to_string().contains("millpond volume flatten c"), "{error}");
         };
-        refused(cluster.remove_snapshot("v", "a").await.unwrap_err());
+        refused(cluster.remove_snapshots("v", &["a".to_owned()].into()).await.unwrap_err());
         refused(cluster.remove_volume("v").await.unwrap_err());
         let lies = Trashed { at_unix_seconds: 1, ..Trashed::default() };
         cluster.trash_volume("v", lies).await.unwrap();
@@ -315,7 +315,7 @@ mod tests {
         let second = cluster.clone_volume("c", "b", "d").await.unwrap();
         assert_eq!((second.family(), info(&cluster, second).await.parent), (volume, Some(clone.layer(0))));
         cluster.remove_volume("d").await.unwrap();
-        cluster.remove_snapshot("c", "b").await.unwrap();
+        cluster.remove_snapshots("c", &["b".to_owned()].into()).await.unwrap();
         cluster.flatten_volume("c", true).await.unwrap();
         let asked = info(&cluster, clone).await.flatten.unwrap();
         cluster.flatten_volume("c", true).await.unwrap();
@@ -330,7 +330,7 @@ mod tests {
         assert!(flat.prune > Some(asked));
         let error = cluster.flatten_volume("c", true).await.unwrap_err();
         assert!(matches!(error, ClusterError::NoClone { .. }), "{error}");
-        cluster.remove_snapshot("v", "a").await.unwrap();
+        cluster.remove_snapshots("v", &["a".to_owned()].into()).await.unwrap();
         cluster.remove_volume("v").await.unwrap();
     }
 

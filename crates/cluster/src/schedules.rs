@@ -5,7 +5,7 @@
 //! and remove none that somebody has renamed or protected since.
 
 use super::error::check_name;
-use super::snapshots::OnBehalf;
+use super::snapshots::{FoundSnapshot, OnBehalf};
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, VOLUMES_AT_ONCE_MAX, WantedSnapshot, keys};
 use base::map::{ClusterMap, SnapshotInfo, VolumeInfo};
 use base::schedule::{Interval, Keep, Schedule};
@@ -195,11 +195,12 @@ impl Cluster {
             if !is_same || seen.protected {
                 return Ok(false);
             }
-            match self.check_uncloned(id, Some(layer), &seen.name).await {
+            match self.check_uncloned(&self.map().await?, id, Some(layer), &seen.name) {
                 Err(ClusterError::HasClones { .. }) => return Ok(false),
                 checked => checked?,
             }
-            if self.commit_removal(&read, info, &found, &named, Some(&decided_by)).await? {
+            let found = FoundSnapshot { layer, named, snapshot: found };
+            if self.commit_removal(&read, info, &[found], Some(&decided_by)).await? {
                 return Ok(true);
             }
         }

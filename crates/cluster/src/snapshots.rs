@@ -18,10 +18,16 @@ use base::schedule::Schedule;
 use base::{ClientId, CutId, LayerId, VolumeId};
 use registry::{LeaseId, Operation, Txn};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Volumes of which snapshots are made at one moment. Four conditions each fit in what an etcd takes as one transaction.
 pub const VOLUMES_AT_ONCE_MAX: usize = 24;
+/// Snapshots of a volume that are removed at once. Two conditions each, and as many changes, fit in what an etcd takes as one
+/// transaction.
+pub const REMOVED_AT_ONCE_MAX: usize = 48;
+/// Entries that are read of each snapshot that is removed.
+const REMOVAL_READS: u32 = 2;
 /// How long clients have for coming to a standstill: they write nothing meanwhile.
 const STANDSTILL_LIMIT: Duration = Duration::from_secs(1);
 /// How long a standstill lasts at most should whoever asked for it die.
@@ -53,6 +59,13 @@ struct Stopped {
     name: String,
     named: Read<u32>,
     still: Read<Stillness>,
+}
+
+/// A snapshot, with its entry and that of its name as they were read.
+pub(super) struct FoundSnapshot {
+    pub(super) layer: LayerId,
+    pub(super) named: Read<u32>,
+    pub(super) snapshot: Read<SnapshotInfo>,
 }
 
 /// A standstill that was asked for. Its lease ends it, should nobody else.
@@ -342,48 +355,68 @@ impl Cluster {
         Err(ClusterError::Contended { what: format!("the snapshot {volume}@{name}") })
     }
 
-    /// Removes a snapshot. What only it holds is deleted as OSDs come to it.
+    /// Removes snapshots of a volume: all that are named or none. What only they hold is deleted as OSDs come to it. Answers with
+    /// the layers, in the order of the names; a snapshot that is named twice is one.
     ///
     /// # Errors
     /// [`ClusterError::SnapshotProtected`], [`ClusterError::HasClones`], [`ClusterError::NoSuchSnapshot`],
-    /// [`ClusterError::NoSuchVolume`]; those of the registry.
-    pub async fn remove_snapshot(&self, volume: &str, name: &str) -> Result<LayerId> {
+    /// [`ClusterError::NoSuchVolume`], [`ClusterError::TooManyToRemove`]; those of the registry.
+    pub async fn remove_snapshots(&self, volume: &str, names: &BTreeSet<String>) -> Result<Vec<LayerId>> {
+        let (count, max) = (names.len(), REMOVED_AT_ONCE_MAX);
+        if count > max {
+            return Err(ClusterError::TooManyToRemove { count, max });
+        }
+        if let Some(bearer) = &self.bearer {
+            bearer.take_turn(REMOVAL_READS * count as u32).await?;
+        }
         for _ in 0..ATTEMPTS_MAX {
-            let (id, named, found) = self.find_snapshot(volume, name).await?;
-            let read: Read<VolumeInfo> = self.read(&keys::volume(id)).await?;
-            let Some(info) = read.value.clone() else { continue };
-            if found.value.as_ref().is_some_and(|snapshot| snapshot.protected) {
-                let (volume, name) = (volume.to_owned(), name.to_owned());
-                return Err(ClusterError::SnapshotProtected { volume, name });
+            let (id, read, info) = self.find_volume(volume).await?;
+            let mut found = Vec::with_capacity(count);
+            for name in names {
+                let (_, named, snapshot) = self.find_snapshot_of(id, volume, name).await?;
+                if snapshot.value.as_ref().is_some_and(|snapshot| snapshot.protected) {
+                    let (volume, name) = (volume.to_owned(), name.clone());
+                    return Err(ClusterError::SnapshotProtected { volume, name });
+                }
+                found.push(FoundSnapshot {
+                    layer: id.layer(named.value.unwrap_or_default()),
+                    named,
+                    snapshot,
+                });
             }
-            let layer = id.layer(named.value.unwrap_or_default());
-            self.check_uncloned(id, Some(layer), &format!("the snapshot {volume}@{name}")).await?;
-            if self.commit_removal(&read, info, &found, &named, None).await? {
-                return Ok(layer);
+            let map = self.map().await?;
+            for (name, found) in names.iter().zip(&found) {
+                self.check_uncloned(&map, id, Some(found.layer), &format!("the snapshot {volume}@{name}"))?;
+            }
+            if self.commit_removal(&read, info, &found, None).await? {
+                return Ok(found.into_iter().map(|found| found.layer).collect());
             }
         }
-        Err(ClusterError::Contended { what: format!("the snapshot {volume}@{name}") })
+        let names: Vec<String> = names.iter().map(|name| format!("{volume}@{name}")).collect();
+        Err(ClusterError::Contended { what: names.join(", ") })
     }
 
-    /// Removes a snapshot of a volume, if all of it is as it was read, and the schedule by which that was decided.
+    /// Removes snapshots of a volume, if all of it is as it was read, and the schedule by which that was decided.
     pub(super) async fn commit_removal(
         &self,
         volume: &Read<VolumeInfo>,
         info: VolumeInfo,
-        snapshot: &Read<SnapshotInfo>,
-        named: &Read<u32>,
+        snapshots: &[FoundSnapshot],
         decided_by: Option<&Read<Schedule>>,
     ) -> Result<bool> {
         let next: Read<u64> = self.read(keys::NEXT_CUT).await?;
         let (number, used) = next.take(1);
-        let txn = volume
+        let mut txn = volume
             .replaced_by(&VolumeInfo { prune: Some(CutId(number)), ..info })
-            .when(snapshot.unchanged())
-            .when(named.unchanged())
             .when(next.unchanged())
-            .then(used)
-            .then(Operation::delete(&snapshot.key))
-            .then(Operation::delete(&named.key));
+            .then(used);
+        for FoundSnapshot { named, snapshot, .. } in snapshots {
+            txn = txn
+                .when(snapshot.unchanged())
+                .when(named.unchanged())
+                .then(Operation::delete(&snapshot.key))
+                .then(Operation::delete(&named.key));
+        }
         let txn = decided_by.into_iter().fold(txn, |txn, read| txn.when(read.unchanged()));
         self.commit(txn).await
     }
@@ -494,6 +527,10 @@ mod tests {
         names.iter().map(one).collect()
     }
 
+    async fn remove(cluster: &Cluster, volume: &str, names: &[&str]) -> Result<Vec<LayerId>> {
+        cluster.remove_snapshots(volume, &names.iter().map(|name| (*name).to_owned()).collect()).await
+    }
+
     async fn lease(cluster: &Cluster) -> LeaseId {
         cluster.registry.lease_grant(Duration::from_secs(600)).await.unwrap().id
     }
@@ -552,19 +589,19 @@ mod tests {
         let info = map.snapshot(volume.layer(0)).unwrap();
         assert_eq!((info.name.as_str(), info.protected, info.at_unix_seconds), ("c", true, 77));
         for refused in [
-            cluster.remove_snapshot("v", "c").await.map(drop),
+            remove(&cluster, "v", &["c"]).await.map(drop),
             cluster.remove_volume("v").await.map(drop),
             cluster.trash_volume("v", Trashed::default()).await.map(drop),
         ] {
             assert!(matches!(refused, Err(ClusterError::SnapshotProtected { .. })), "{refused:?}");
         }
         cluster.protect_snapshot("v", "c", false).await.unwrap();
-        assert_eq!(cluster.remove_snapshot("v", "c").await.unwrap(), volume.layer(0));
+        assert_eq!(remove(&cluster, "v", &["c"]).await.unwrap(), [volume.layer(0)]);
         let map = cluster.map().await.unwrap();
         let prune = map.volumes[&volume].prune.unwrap();
         assert_eq!(map.snapshots_of(volume).map(|(layer, _)| layer).collect::<Vec<_>>(), [volume.layer(1)]);
         // A number is never given again, and what is left goes with the volume.
-        cluster.remove_snapshot("v", "b").await.unwrap();
+        remove(&cluster, "v", &["b"]).await.unwrap();
         assert!(cluster.map().await.unwrap().volumes[&volume].prune > Some(prune));
         assert!(!cluster.cut_is_done(volume, prune).await.unwrap(), "it lost another one since");
         assert_eq!(cluster.take_snapshots(&wanted(&[("v", "c")]), 80).await.unwrap(), [volume.layer(2)]);
@@ -573,6 +610,38 @@ mod tests {
         assert!(map.snapshots.is_empty() && map.volumes[&volume].prune.is_none());
         let names = cluster.registry.range(&keys::snapshot_names_of(volume)).await.unwrap();
         assert!(names.entries.is_empty());
+    }
+
+    #[tokio::test]
+    async fn of_several_snapshots_all_are_removed_or_none() {
+        let cluster = cluster_of(2, 4).await;
+        let volume = cluster.create_volume("v", "p", MIB).await.unwrap();
+        let names: Vec<String> = (0..REMOVED_AT_ONCE_MAX + 8).map(|number| format!("s{number}")).collect();
+        for name in &names {
+            cluster.take_snapshots(&wanted(&[("v", name)]), 0).await.unwrap();
+        }
+        let those =
+            |numbers: std::ops::Range<usize>| names[numbers].iter().map(String::as_str).collect::<Vec<_>>();
+        let left = async || cluster.map().await.unwrap().snapshots_of(volume).count();
+        cluster.protect_snapshot("v", "s5", true).await.unwrap();
+        cluster.clone_volume("v", "s7", "c").await.unwrap();
+        let with = |other: &'static str| [those(0..5), vec![other]].concat();
+        for (refused, said) in [
+            (with("s5"), "protect"),
+            (with("s7"), "flatten"),
+            (with("other"), "has no snapshot other"),
+            (those(0..names.len()), "48"),
+        ] {
+            let error = remove(&cluster, "v", &refused).await.unwrap_err();
+            assert!(error.to_string().contains(said), "{error}");
+            assert_eq!(left().await, names.len(), "{error}");
+        }
+        // As many as may be, and none of them twice.
+        let most = those(8..names.len());
+        let removed = remove(&cluster, "v", &[most.clone(), vec!["s8"]].concat()).await.unwrap();
+        assert_eq!(removed.iter().collect::<BTreeSet<_>>().len(), most.len());
+        assert_eq!(left().await, 8);
+        assert!(cluster.map().await.unwrap().volumes[&volume].prune.is_some());
     }
 
     #[tokio::test]

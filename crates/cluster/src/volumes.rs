@@ -197,7 +197,7 @@ impl Cluster {
     pub async fn purge_volume(&self, id: VolumeId, generation: Generation) -> Result<bool> {
         for _ in 0..ATTEMPTS_MAX {
             let Some((read, info)) = self.find_as_trashed(id, generation).await? else { return Ok(false) };
-            self.check_uncloned(id, None, &format!("the volume {}", info.name)).await?;
+            self.check_uncloned(&self.map().await?, id, None, &format!("the volume {}", info.name))?;
             let txn = read.replaced_by(&gone(info)).then(Operation::delete(keys::attach_guard(id)));
             if self.commit_with_all_beside(txn, id).await? {
                 return Ok(true);
@@ -229,7 +229,7 @@ impl Cluster {
             let (id, read, info) = self.find_volume(name).await?;
             let guard = self.unattached(id, name).await?;
             self.check_unprotected(id, name).await?;
-            self.check_uncloned(id, None, &format!("the volume {name}")).await?;
+            self.check_uncloned(&self.map().await?, id, None, &format!("the volume {name}"))?;
             let txn = read
                 .replaced_by(&gone(info.clone()))
                 .when(guard.unchanged())

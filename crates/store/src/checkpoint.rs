@@ -290,7 +290,7 @@ impl Checkpoint {
 
     fn append_root(&mut self, turn: &mut Turn<'_>) {
         let root = std::mem::take(&mut self.root);
-        let piece_bytes = (turn.log.batch_blocks_max as usize - 1) * BLOCK_BYTES;
+        let piece_bytes = turn.log.root_piece_bytes(root.len());
         while self.root_done < root.len() {
             let piece = &root[self.root_done..];
             let piece = &piece[..piece.len().min(piece_bytes)];

@@ -13,7 +13,8 @@ use zerocopy::little_endian::U32;
 
 /// Cold batches under way at the same time.
 const COLD_IN_FLIGHT_MAX: usize = 2;
-/// The least size of the largest cold batch: a header for fewer blocks would waste what cleaning wins.
+/// The largest cold batch, but for a piece of a large root. A header for fewer blocks would waste what cleaning wins; and what
+/// clients write behind one is not durable before it is.
 const COLD_BATCH_BYTES: usize = 256 << 10;
 
 /// What a step of a checkpoint or of cleaning works on, and what must happen next.
@@ -40,6 +41,7 @@ pub(crate) struct Log {
     batches_in_flight_max: usize,
     /// The largest batch.
     pub(crate) batch_blocks_max: u32,
+    root_pieces_max: usize,
     /// The largest root of a checkpoint, in bytes.
     pub(crate) root_bytes_max: u64,
     pub(crate) slots: Slots,
@@ -96,6 +98,7 @@ impl Log {
             },
             batches_in_flight_max: options.batches_in_flight_max,
             batch_blocks_max,
+            root_pieces_max: pieces,
             root_bytes_max: pieces as u64 * u64::from(batch_blocks_max - 1) * BLOCK_BYTES as u64,
             slots: Slots::new(slot_count, slot_bytes, fingerprints),
             streams: Streams::new(end.cursors, end.next_segment),
@@ -187,10 +190,16 @@ impl Log {
 
     /// The largest cold batch that wastes nothing of its segment's end.
     pub(crate) fn cold_blocks_max(&self, segments: &Segments) -> u32 {
-        let most =
-            self.batch_blocks_max.max((COLD_BATCH_BYTES / BLOCK_BYTES) as u32).min(segments.blocks_each);
+        let most = ((COLD_BATCH_BYTES / BLOCK_BYTES) as u32).min(segments.blocks_each);
         let room = self.streams.room_to_take(COLD, segments);
         if room >= 2 { room.min(most) } else { most }
+    }
+
+    /// Bytes of each piece of a root of so many: no more than a cold batch has, unless a superblock could not point to all of them.
+    pub(crate) fn root_piece_bytes(&self, root_bytes: usize) -> usize {
+        let most = self.batch_blocks_max as usize - 1;
+        let needed = root_bytes.div_ceil(BLOCK_BYTES).div_ceil(self.root_pieces_max);
+        needed.max(COLD_BATCH_BYTES / BLOCK_BYTES - 1).min(most) * BLOCK_BYTES
     }
 
     /// Whether a cold batch of `blocks` leaves cleaning a segment to go on in.
@@ -555,11 +564,29 @@ mod tests {
         let (log, _) = log_with(6, [16, 16], [2, 3]);
         assert_eq!(log.batch_blocks_max, 8);
         assert_eq!(log.root_bytes_max, ROOT_PIECES_MAX as u64 * 7 * BLOCK_BYTES as u64);
+        for bytes in [1, log.root_bytes_max as usize] {
+            assert_eq!(log.root_piece_bytes(bytes), 7 * BLOCK_BYTES);
+        }
         let segments = Segments::new(SEGMENTS_OFFSET + (4 << 20), 64 << 10);
         let superblock = Superblock::empty();
         let fingerprints = Fingerprints::new(&superblock.secret);
         let options = Options::default();
-        let log = Log::new(LogEnd::default(), &superblock, fingerprints, &segments, &options, 0, false);
+        let log =
+            Log::new(LogEnd::default(), &superblock, fingerprints.clone(), &segments, &options, 0, false);
         assert_eq!((log.batch_blocks_max, log.appended_blocks, log.client_sequence), (16, 0, 0));
+        // Where batches are large, pieces are as small as suffices.
+        let segments = Segments::new(SEGMENTS_OFFSET + (512 << 20), 64 << 20);
+        let log =
+            Log::new(LogEnd::default(), &superblock, fingerprints.clone(), &segments, &options, 0, false);
+        let small = 63 * BLOCK_BYTES;
+        for (bytes, piece_bytes) in [
+            (1, small),
+            (ROOT_PIECES_MAX * small, small),
+            (ROOT_PIECES_MAX * small + 1, small + BLOCK_BYTES),
+            (log.root_bytes_max as usize, 255 * BLOCK_BYTES),
+        ] {
+            assert_eq!(log.root_piece_bytes(bytes), piece_bytes, "{bytes}");
+            assert!(bytes.div_ceil(piece_bytes) <= ROOT_PIECES_MAX);
+        }
     }
 }

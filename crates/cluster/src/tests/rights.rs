@@ -7,6 +7,7 @@ use base::map::{SnapshotInfo, VolumeInfo};
 use base::{Access, Permission, Principal, PublicKey, Rights, VolumeId};
 use registry::implement::{Answer, Caller, Request, perform};
 use registry::{MemoryRegistry, Revision, Watch};
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -160,7 +161,7 @@ impl Two {
             To::TakeSnapshots { wanted, at_unix_seconds: 5 },
             To::RenameSnapshot { volume: v.clone(), name: s.clone(), new: snapshot },
             To::ProtectSnapshot { volume: v.clone(), name: s.clone(), protected: true },
-            To::RemoveSnapshot { volume: w, name: s },
+            To::RemoveSnapshots { volume: w, names: BTreeSet::from([s]) },
             To::SetMetadata { volume: v.clone(), key: "new".to_owned(), value: "text".to_owned() },
             To::RemoveMetadata { volume: v, key: "k".to_owned() },
             To::CreateNamespace { pool: pool.to_owned(), name: "new".to_owned() },
@@ -172,7 +173,7 @@ impl Two {
                 To::Create { .. } | To::Resize { .. } | To::Rename { .. } | To::Remove { .. } => {}
                 To::Trash { .. } | To::Restore { .. } | To::Purge { .. } | To::Clone { .. } => {}
                 To::Flatten { .. } | To::RollBack { .. } | To::TakeSnapshots { .. } => {}
-                To::RenameSnapshot { .. } | To::ProtectSnapshot { .. } | To::RemoveSnapshot { .. } => {}
+                To::RenameSnapshot { .. } | To::ProtectSnapshot { .. } | To::RemoveSnapshots { .. } => {}
                 To::SetMetadata { .. } | To::RemoveMetadata { .. } => {}
                 To::CreateNamespace { .. } | To::RemoveNamespace { .. } => {}
             }
@@ -483,7 +484,8 @@ async fn a_key_of_a_namespace_makes_clones_there_of_what_it_may_read_and_restore
     assert_eq!(map.volume_named("ours/mine/back").unwrap().0, id);
     assert!(map.volume_named("ours/mine/renamed").is_some() && map.volume_named("ours/mine/v").is_none());
     // What a clone of another namespace is made of is not removed, and who it is is told to who may see it alone.
-    let asked = VolumeChange::RemoveSnapshot { volume: "ours/other/w".to_owned(), name: "s".to_owned() };
+    let asked =
+        VolumeChange::RemoveSnapshots { volume: "ours/other/w".to_owned(), names: ["s".to_owned()].into() };
     let neighbour = two.of_namespaces("neighbour", &[("other", Manage)]).await;
     let blind = neighbour.ask(ChangeVolumes { change: asked.clone() }).await.unwrap_err();
     let seeing = both.ask(ChangeVolumes { change: asked }).await.unwrap_err();

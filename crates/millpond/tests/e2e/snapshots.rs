@@ -160,6 +160,8 @@ fn a_snapshot_is_read_and_not_written_and_what_only_it_held_is_free_when_it_is_r
         pond.refused(removal, &["v@first is protected", "unprotect v@first"]);
     }
     pond.run(&["volume", "snapshot", "unprotect", "v@first"]);
+    // Of those that are named, none is removed should one not be there.
+    pond.refused(&["volume", "snapshot", "rm", "v@first", "v@last"], &["no snapshot v@last"]);
     names(&pond.run(&["volume", "snapshot", "rm", "v@first"]), &["snapshot v@first removed"]);
     pond.refused(&["volume", "snapshot", "rm", "v@first"], &["no snapshot v@first", "snapshot ls v"]);
     assert!(pond.try_serve("v@first").is_err(), "what was removed is served");

@@ -115,7 +115,7 @@ impl Registry {
             return false;
         }
         self.set_clock(world);
-        match done(self.cluster.remove_snapshot(&volume_name(volume), name)) {
+        match done(self.cluster.remove_snapshots(&volume_name(volume), &[name.to_owned()].into())) {
             Ok(_) => {}
             Err(ClusterError::HasClones { .. }) => {
                 world.coverage.count("removals of what has clones");
