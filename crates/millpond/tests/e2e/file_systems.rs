@@ -1,93 +1,18 @@
-//! The kernel's file systems on a volume, across a restart of the whole cluster: a FUSE file of `nbdfuse`, a
-//! loop device on it, a file system on that.
+//! The kernel's file systems on a volume, across a restart of the whole cluster.
 
+use crate::common::mounted::Mounted;
 use crate::common::pond::Pond;
 use crate::common::random::Random;
 use crate::common::whole::{becomes_whole, groups, node_of};
-use crate::common::{PATIENCE, Process, attempt, have_own_mounts, path, run, wait_until};
+use crate::common::{have_own_mounts, path, run, wait_until};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, Instant};
-use testkit::prerequisites::{installed, is_root, not_tested};
+use std::path::Path;
+use testkit::prerequisites::{installed, is_root};
 use testkit::process::Frozen;
 
-const VOLUME_BYTES: u64 = 384 << 20;
 /// What [`fill`] leaves: ten folders of 40 files without every seventh, and a large one.
 const FILES: usize = 10 * 34 + 1;
-
-/// The volume as a FUSE file, the file as a loop device, the device mounted. Undone in reverse.
-struct Mounted<'a> {
-    place: &'a Path,
-    fuse: Process,
-    device: String,
-    is_mounted: bool,
-}
-
-impl<'a> Mounted<'a> {
-    /// `None` where this machine cannot; then it says why.
-    fn device(place: &'a Path, uri: &str) -> Option<Mounted<'a>> {
-        let file = place.join("nbd");
-        File::create(&file).expect("a scratch file can be made");
-        let fuse =
-            Process::start(Command::new("nbdfuse").args([path(&file), uri]), &place.join("nbdfuse.log"));
-        let mut mounted = Mounted { place, fuse, device: String::new(), is_mounted: false };
-        let mut ended = false;
-        wait_until("the FUSE file is there", || {
-            ended = !mounted.fuse.runs();
-            ended || file.metadata().is_ok_and(|metadata| metadata.len() == VOLUME_BYTES)
-        });
-        let output = attempt("losetup", &["--find", "--show", path(&file)]);
-        if ended || !output.status.success() {
-            let why = String::from_utf8_lossy(&output.stderr).into_owned();
-            not_tested(TEST, &format!("no FUSE file or no loop device here: {why}"));
-            return None;
-        }
-        mounted.device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        Some(mounted)
-    }
-
-    /// Runs a program with the device as its last argument.
-    #[track_caller]
-    fn on_device(&self, command: &[&str]) {
-        run(command[0], &[&command[1..], &[&self.device]].concat());
-    }
-
-    fn mount(&mut self) -> PathBuf {
-        let place = self.place.join("mounted");
-        std::fs::create_dir_all(&place).expect("a scratch directory can be made");
-        run("mount", &[&self.device, path(&place)]);
-        self.is_mounted = true;
-        place
-    }
-
-    fn unmount(&mut self) {
-        run("umount", &[path(&self.place.join("mounted"))]);
-        self.is_mounted = false;
-    }
-}
-
-impl Drop for Mounted<'_> {
-    fn drop(&mut self) {
-        if self.is_mounted {
-            attempt("umount", &["--lazy", path(&self.place.join("mounted"))]);
-        }
-        if !self.device.is_empty() {
-            attempt("losetup", &["--detach", &self.device]);
-        }
-        // The kernel lets go of the file a moment after the device is detached. Unmounted, the program writes what is left
-        // and ends by itself.
-        let began = Instant::now();
-        let unmount = || attempt("fusermount3", &["-u", path(&self.place.join("nbd"))]).status.success();
-        while !unmount() && began.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        while self.fuse.runs() && began.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    }
-}
 
 /// Files of many sizes in folders, some removed and some written over again.
 fn fill(place: &Path, random: &mut Random) -> std::io::Result<()> {
@@ -130,7 +55,7 @@ fn survives_a_restart(make: &[&str], check: &[&str]) {
     pond.volume("v", "384MiB");
     let place = pond.scratch().to_owned();
     let door = pond.serve("v");
-    let Some(mut mounted) = Mounted::device(&place, &door.uri()) else { return };
+    let Some(mut mounted) = Mounted::device(TEST, &place, &door.uri()) else { return };
     mounted.on_device(make);
     let top = mounted.mount();
     fill(&top, &mut Random::seeded()).expect("the file system takes the files");
@@ -144,7 +69,7 @@ fn survives_a_restart(make: &[&str], check: &[&str]) {
     pond.down();
     pond.up();
     let door = pond.serve("v");
-    let mut mounted = Mounted::device(&place, &door.uri()).expect("it was possible before");
+    let mut mounted = Mounted::device(TEST, &place, &door.uri()).expect("it was possible before");
     mounted.on_device(check);
     let top = mounted.mount();
     let after = fingerprint(&top);
@@ -189,7 +114,7 @@ fn an_ext4_file_system_is_whole_when_a_member_leads_that_was_away_while_a_fragme
     let preferred = primary();
     let place = pond.scratch().to_owned();
     let door = pond.serve("v");
-    let Some(mut mounted) = Mounted::device(&place, &door.uri()) else { return };
+    let Some(mut mounted) = Mounted::device(TEST, &place, &door.uri()) else { return };
     // Of a device so small it would make blocks of 1 KiB, of which four lie in one that has a checksum here.
     mounted.on_device(&["mkfs.ext4", "-q", "-F", "-b", "4096", "-O", "metadata_csum,extent"]);
     let top = mounted.mount();
@@ -210,7 +135,7 @@ fn an_ext4_file_system_is_whole_when_a_member_leads_that_was_away_while_a_fragme
     becomes_whole(&pond);
     assert_eq!(primary(), preferred);
     let door = pond.serve("v");
-    let mut mounted = Mounted::device(&place, &door.uri()).expect("it was possible before");
+    let mut mounted = Mounted::device(TEST, &place, &door.uri()).expect("it was possible before");
     mounted.on_device(&["e2fsck", "-f", "-n"]);
     let top = mounted.mount();
     let after = fingerprint(&top);

@@ -33,6 +33,7 @@ mod replacement;
 mod schedules;
 mod sizes;
 mod snapshots;
+mod snapshotted;
 mod splitting;
 mod stale;
 mod time_limits;
