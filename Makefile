@@ -72,10 +72,13 @@ test: test-deps ## format, lint, unit and property tests, conformance, end-to-en
 	$(call TEST)
 
 # TIMES=N for other than ten rounds, HOSTILE_SECONDS=N for other than an hour.
-nightly: test-deps ## what takes hours: make test many times over, an hour of a hostile tenant, and 50,000 lives of simulated clusters
+nightly: PACKAGES += postgresql:pg_ctlcluster
+nightly: test-deps ## what takes hours: make test many times over, an hour of a hostile tenant, databases, and 50,000 lives of simulated clusters
 	for round in $$(seq $(or $(TIMES),10)); do $(MAKE) --no-print-directory test || exit 1; done
 	MILLPOND_HOSTILE_SECONDS=$(or $(HOSTILE_SECONDS),3600) $(CARGO) nextest run --profile nightly --cargo-profile quick --locked \
 	    --workspace -E 'binary(e2e) & test(/^hostile_tenant::/)'
+	MILLPOND_SNAPSHOTTED_SECONDS=600 MILLPOND_DATABASE_SNAPSHOTS=50 $(CARGO) nextest run --profile nightly --cargo-profile quick --locked \
+	    --workspace --run-ignored all --test-threads 1 -E 'binary(e2e) & test(/^(snapshotted|databases)::/)'
 	$(PROGRAMS)
 	./target/quick/sim --seeds 50000 --from $$(date +%s)000
 	$(MAKE) --no-print-directory fuzz SECONDS=3600

@@ -10,6 +10,7 @@ mod clones;
 mod compatibility;
 mod crashes;
 mod damage;
+mod databases;
 mod drives;
 mod encryption;
 mod exports;
