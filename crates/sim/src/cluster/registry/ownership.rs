@@ -5,7 +5,7 @@ use crate::cluster::registry::volume_id;
 use crate::cluster::world::{Event, Process, World};
 use base::map::WishId;
 use base::{ClientId, Generation, VolumeId};
-use cluster::{Attachment, Clerk, ClusterError, GiveUp, Own, Owning};
+use cluster::{Attachment, Clerk, ClusterError, GiveUp, Own, Owning, WishNoMore};
 use registry::RegistryError;
 
 /// Who is about to start asks so often for a volume whose owner died.
@@ -45,8 +45,16 @@ impl Registry {
                     let generation = self.map.volumes[&volume].generation;
                     self.own(process, client, volume, generation, world)
                 });
-                if let Some(Asked::Owned(one)) = asks.find(|asked| !matches!(asked, Asked::Unheard)) {
-                    attached.push(*one);
+                match asks.find(|asked| !matches!(asked, Asked::Unheard)) {
+                    Some(Asked::Owned(one)) => attached.push(*one),
+                    // Another wished it before. This one has nothing to change yet, and must not be waited for.
+                    Some(Asked::Later) => {
+                        let wish = WishId(client.0);
+                        let asked = WishNoMore { volume, wish, lease };
+                        done(Clerk::of_owner(self.cluster.clone()).ask(asked))
+                            .expect("a wish can be taken back");
+                    }
+                    Some(Asked::Unheard) | None => {}
                 }
             }
         }
