@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use testkit::prerequisites::{installed, is_root, not_tested};
 
+/// Of each volume.
+const VOLUME_BYTES: u64 = 512 << 20;
 /// What is left out where it cannot run.
 const TEST: &str = "a database that is snapshotted";
 /// How many pairs of snapshots if nothing else is said.
@@ -151,7 +153,7 @@ impl Drop for Database<'_> {
 fn stage(pond: &Pond, place: &Path, [data, log]: [&str; 2]) -> Option<Stage> {
     let doors = [data, log].map(|name| pond.serve(name));
     let [data, log] = [(data, &doors[0]), (log, &doors[1])]
-        .map(|(name, door)| Mounted::device(TEST, &place.join(name), &door.uri()));
+        .map(|(name, door)| Mounted::device(TEST, &place.join(name), &door.uri(), VOLUME_BYTES));
     Some(Stage { data: data?, log: log?, _doors: doors })
 }
 

@@ -11,6 +11,7 @@ use std::path::Path;
 use testkit::prerequisites::{installed, is_root};
 use testkit::process::Frozen;
 
+const VOLUME_BYTES: u64 = 384 << 20;
 /// What [`fill`] leaves: ten folders of 40 files without every seventh, and a large one.
 const FILES: usize = 10 * 34 + 1;
 
@@ -55,7 +56,7 @@ fn survives_a_restart(make: &[&str], check: &[&str]) {
     pond.volume("v", "384MiB");
     let place = pond.scratch().to_owned();
     let door = pond.serve("v");
-    let Some(mut mounted) = Mounted::device(TEST, &place, &door.uri()) else { return };
+    let Some(mut mounted) = Mounted::device(TEST, &place, &door.uri(), VOLUME_BYTES) else { return };
     mounted.on_device(make);
     let top = mounted.mount();
     fill(&top, &mut Random::seeded()).expect("the file system takes the files");
@@ -69,7 +70,8 @@ fn survives_a_restart(make: &[&str], check: &[&str]) {
     pond.down();
     pond.up();
     let door = pond.serve("v");
-    let mut mounted = Mounted::device(TEST, &place, &door.uri()).expect("it was possible before");
+    let mut mounted =
+        Mounted::device(TEST, &place, &door.uri(), VOLUME_BYTES).expect("it was possible before");
     mounted.on_device(check);
     let top = mounted.mount();
     let after = fingerprint(&top);
@@ -114,7 +116,7 @@ fn an_ext4_file_system_is_whole_when_a_member_leads_that_was_away_while_a_fragme
     let preferred = primary();
     let place = pond.scratch().to_owned();
     let door = pond.serve("v");
-    let Some(mut mounted) = Mounted::device(TEST, &place, &door.uri()) else { return };
+    let Some(mut mounted) = Mounted::device(TEST, &place, &door.uri(), VOLUME_BYTES) else { return };
     // Of a device so small it would make blocks of 1 KiB, of which four lie in one that has a checksum here.
     mounted.on_device(&["mkfs.ext4", "-q", "-F", "-b", "4096", "-O", "metadata_csum,extent"]);
     let top = mounted.mount();
@@ -135,7 +137,8 @@ fn an_ext4_file_system_is_whole_when_a_member_leads_that_was_away_while_a_fragme
     becomes_whole(&pond);
     assert_eq!(primary(), preferred);
     let door = pond.serve("v");
-    let mut mounted = Mounted::device(TEST, &place, &door.uri()).expect("it was possible before");
+    let mut mounted =
+        Mounted::device(TEST, &place, &door.uri(), VOLUME_BYTES).expect("it was possible before");
     mounted.on_device(&["e2fsck", "-f", "-n"]);
     let top = mounted.mount();
     let after = fingerprint(&top);

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use testkit::prerequisites::{installed, is_root};
 use testkit::process::signal;
 
+const VOLUME_BYTES: u64 = 384 << 20;
 /// What is left out where it cannot run.
 const TEST: &str = "a file system that is snapshotted";
 /// For how long if nothing else is said.
@@ -26,7 +27,7 @@ const SECONDS: u64 = 15;
 const EVERY: Duration = Duration::from_secs(1);
 /// A node is killed after so many of them.
 const KILLED_EVERY: usize = 5;
-/// So many snapshots are kept at most: the oldest of them, one of three that could be removed is.
+/// So many snapshots are kept at most.
 const KEPT_MAX: usize = 12;
 /// Blocks of the file that says what was synced: it is written round and round.
 const PLACES: u64 = 1024;
@@ -136,7 +137,7 @@ fn each_snapshot_of_a_file_system_holds_what_was_synced_before_while_nodes_are_k
     pond.volume("v", "384MiB");
     let door = pond.serve("v");
     let place = |name: &str| pond.scratch().join(name);
-    let Some(mut mounted) = Mounted::device(TEST, &place("v"), &door.uri()) else { return };
+    let Some(mut mounted) = Mounted::device(TEST, &place("v"), &door.uri(), VOLUME_BYTES) else { return };
     mounted.on_device(&["mkfs.xfs", "-q", "-f"]);
     let top = mounted.mount();
     becomes_whole(&pond);
@@ -153,10 +154,11 @@ fn each_snapshot_of_a_file_system_holds_what_was_synced_before_while_nodes_are_k
     for Kept { name, synced } in &kept {
         pond.run(&["volume", "clone", &format!("v@{name}"), name]);
         let door = pond.serve(name);
-        let mut clone = Mounted::device(TEST, &place(name), &door.uri()).expect("it was possible before");
+        let mut clone =
+            Mounted::device(TEST, &place(name), &door.uri(), VOLUME_BYTES).expect("it was possible before");
         // The log of what went on is played again, as after a loss of power. Another one with that UUID is mounted.
         let top = clone.mount_with(&["-o", "nouuid"]);
-        // Of nothing synced before the first one it says nothing.
+        // Where nothing was synced before, the file may not be there either.
         if *synced > 0 {
             holds_what_was_synced(&File::open(top.join("numbered")).expect("the file is there"), *synced);
         }

@@ -16,8 +16,8 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// What needs root and such a device is called that. `None` where this machine cannot; then it says why.
-    pub fn device(test: &str, place: &Path, uri: &str) -> Option<Mounted> {
+    /// A volume of so many bytes, for a test that is called that. `None` where this machine cannot; then it says why.
+    pub fn device(test: &str, place: &Path, uri: &str, bytes: u64) -> Option<Mounted> {
         std::fs::create_dir_all(place).expect("a scratch directory can be made");
         let file = place.join("nbd");
         File::create(&file).expect("a scratch file can be made");
@@ -27,7 +27,7 @@ impl Mounted {
         let mut ended = false;
         wait_until("the FUSE file is there", || {
             ended = !mounted.fuse.runs();
-            ended || file.metadata().is_ok_and(|metadata| metadata.len() > 0)
+            ended || file.metadata().is_ok_and(|metadata| metadata.len() == bytes)
         });
         let output = attempt("losetup", &["--find", "--show", path(&file)]);
         if ended || !output.status.success() {
