@@ -7,6 +7,7 @@
 //! has primaries copy what it sees of that to its first layer, beneath all that it and its snapshots hold, so that nobody sees a
 //! difference; when all have, the snapshot is let go.
 
+use super::snapshots::FoundSnapshot;
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
 use base::map::{ClusterMap, SnapshotInfo, VolumeInfo};
 use base::{CutId, Generation, LayerId, VolumeId, VolumeName};
@@ -25,8 +26,10 @@ impl Cluster {
     /// [`ClusterError::NoMoreSnapshots`], [`ClusterError::BentTooOften`]; those of the registry.
     pub async fn roll_back_volume(&self, volume: &str, snapshot: &str) -> Result<LayerId> {
         for _ in 0..ATTEMPTS_MAX {
-            let (id, named, found) = self.find_snapshot(volume, snapshot).await?;
-            let (Some(number), Some(held)) = (named.value, found.value.clone()) else { continue };
+            let FoundSnapshot { layer, named, snapshot: found } =
+                self.find_snapshot(volume, snapshot).await?;
+            let (id, number) = (layer.volume(), layer.number());
+            let Some(held) = found.value.clone() else { continue };
             let read: Read<VolumeInfo> = self.read(&keys::volume(id)).await?;
             let Some(info) = read.value.clone().filter(VolumeInfo::is_listed) else { continue };
             let guard = self.unattached(id, volume).await?;
@@ -84,8 +87,10 @@ impl Cluster {
             if pool != seen.2.pool {
                 return Err(ClusterError::OtherPool { pool: beside.pool, new: name.to_owned() });
             }
-            let (id, numbered, found) = self.find_snapshot_of(seen.0, volume, snapshot).await?;
-            let (Some(number), Some(held)) = (numbered.value, found.value.clone()) else { continue };
+            let found = self.find_snapshot_of(seen.0, volume, snapshot).await?;
+            let FoundSnapshot { layer, named: numbered, snapshot: found } = found;
+            let id = layer.volume();
+            let Some(held) = found.value.clone() else { continue };
             let read: Read<VolumeInfo> = self.read(&keys::volume(id)).await?;
             let Some(info) = read.value.clone().filter(VolumeInfo::is_listed) else { continue };
             let named = self.free_name(pool, &place.namespace, &wanted.name).await?;
@@ -106,7 +111,7 @@ impl Cluster {
                 namespace: place.namespace,
                 pool,
                 bytes: held.bytes,
-                parent: Some(id.layer(number)),
+                parent: Some(layer),
                 cut: held.is_ragged.then_some(CutId(change)),
                 ..VolumeInfo::default()
             };

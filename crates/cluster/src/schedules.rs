@@ -156,8 +156,8 @@ impl Cluster {
         match self.take_for(Some(OnBehalf { name, schedule }), wanted, at_unix_seconds).await {
             Err(ClusterError::SnapshotExists { volume, name }) => {
                 match self.find_snapshot(&volume, &name).await {
-                    Ok((.., found))
-                        if found.value.as_ref().and_then(|info| info.schedule) == Some(schedule.id) =>
+                    Ok(FoundSnapshot { snapshot, .. })
+                        if snapshot.value.as_ref().and_then(|info| info.schedule) == Some(schedule.id) =>
                     {
                         Ok(None)
                     }

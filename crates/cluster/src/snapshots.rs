@@ -345,9 +345,9 @@ impl Cluster {
     /// [`ClusterError::NoSuchSnapshot`], [`ClusterError::NoSuchVolume`]; those of the registry.
     pub async fn protect_snapshot(&self, volume: &str, name: &str, protected: bool) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
-            let (id, _, found) = self.find_snapshot(volume, name).await?;
-            let info = SnapshotInfo { protected, ..found.value.clone().unwrap_or_default() };
-            let txn = self.touch(id, found.replaced_by(&info)).await?;
+            let FoundSnapshot { layer, snapshot, .. } = self.find_snapshot(volume, name).await?;
+            let info = SnapshotInfo { protected, ..snapshot.value.clone().unwrap_or_default() };
+            let txn = self.touch(layer.volume(), snapshot.replaced_by(&info)).await?;
             if self.commit(txn).await? {
                 return Ok(());
             }
@@ -373,16 +373,12 @@ impl Cluster {
             let (id, read, info) = self.find_volume(volume).await?;
             let mut found = Vec::with_capacity(count);
             for name in names {
-                let (_, named, snapshot) = self.find_snapshot_of(id, volume, name).await?;
-                if snapshot.value.as_ref().is_some_and(|snapshot| snapshot.protected) {
+                let one = self.find_snapshot_of(id, volume, name).await?;
+                if one.snapshot.value.as_ref().is_some_and(|snapshot| snapshot.protected) {
                     let (volume, name) = (volume.to_owned(), name.clone());
                     return Err(ClusterError::SnapshotProtected { volume, name });
                 }
-                found.push(FoundSnapshot {
-                    layer: id.layer(named.value.unwrap_or_default()),
-                    named,
-                    snapshot,
-                });
+                found.push(one);
             }
             let map = self.map().await?;
             for (name, found) in names.iter().zip(&found) {
@@ -440,7 +436,8 @@ impl Cluster {
     pub async fn rename_snapshot(&self, volume: &str, name: &str, new: &str) -> Result<()> {
         check_name("snapshot", new)?;
         for _ in 0..ATTEMPTS_MAX {
-            let (id, named, found) = self.find_snapshot(volume, name).await?;
+            let FoundSnapshot { layer, named, snapshot: found } = self.find_snapshot(volume, name).await?;
+            let id = layer.volume();
             if name == new {
                 return Ok(());
             }
@@ -464,12 +461,8 @@ impl Cluster {
         Err(ClusterError::Contended { what: format!("the snapshot {volume}@{name}") })
     }
 
-    /// The volume of a snapshot, the entry of its name, and its own.
-    pub(super) async fn find_snapshot(
-        &self,
-        volume: &str,
-        name: &str,
-    ) -> Result<(VolumeId, Read<u32>, Read<SnapshotInfo>)> {
+    /// A snapshot, by its name.
+    pub(super) async fn find_snapshot(&self, volume: &str, name: &str) -> Result<FoundSnapshot> {
         let (id, ..) = self.find_volume(volume).await?;
         self.find_snapshot_of(id, volume, name).await
     }
@@ -480,14 +473,15 @@ impl Cluster {
         id: VolumeId,
         volume: &str,
         name: &str,
-    ) -> Result<(VolumeId, Read<u32>, Read<SnapshotInfo>)> {
+    ) -> Result<FoundSnapshot> {
         let missing = || ClusterError::NoSuchSnapshot { volume: volume.to_owned(), name: name.to_owned() };
         let named: Read<u32> = self.read(&keys::snapshot_name(id, name)).await?;
         let number = named.value.filter(|number| *number <= LayerId::NUMBER_MAX).ok_or_else(missing)?;
-        let found: Read<SnapshotInfo> = self.read(&keys::snapshot(id.layer(number))).await?;
+        let layer = id.layer(number);
+        let snapshot: Read<SnapshotInfo> = self.read(&keys::snapshot(layer)).await?;
         // The name and the entry are read one after the other, and change together.
-        let bears_it = found.value.as_ref().is_some_and(|info| info.name == name);
-        if bears_it { Ok((id, named, found)) } else { Err(missing()) }
+        let bears_it = snapshot.value.as_ref().is_some_and(|info| info.name == name);
+        if bears_it { Ok(FoundSnapshot { layer, named, snapshot }) } else { Err(missing()) }
     }
 }
 
