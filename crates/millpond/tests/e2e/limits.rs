@@ -25,7 +25,7 @@ impl Drop for EndsWithThis<'_> {
 }
 
 /// Reads and writes a second that are done through each of the doors, where `reads` of a hundred read; and meanwhile something else.
-fn rates(doors: &[&Door], reads: u64, meanwhile: impl FnOnce()) -> Vec<f64> {
+fn rates(doors: &[&Door], reads: u64, meanwhile: impl Fn()) -> Vec<f64> {
     let (enough, counts) = (AtomicBool::new(false), AtomicBool::new(false));
     let done: Vec<AtomicU64> = doors.iter().map(|_| AtomicU64::new(0)).collect();
     let (mut seconds, data) = (0.0, vec![7; BLOCK as usize]);
@@ -65,9 +65,30 @@ fn rates(doors: &[&Door], reads: u64, meanwhile: impl FnOnce()) -> Vec<f64> {
     done.iter().map(|done| done.load(Ordering::Relaxed) as f64 / seconds).collect()
 }
 
-/// No more than is allowed, and as much as a machine that others use too lets clients ask for.
-fn is_about(rate: f64, limit: f64) {
-    assert!((0.85 * limit..=1.06 * limit).contains(&rate), "{rate} a second, where {limit} are allowed");
+/// Operations a second that no limit of these tests allows.
+const UNLIMITED: f64 = 1_500.0;
+
+/// How often a rate is measured that is too low.
+const TRIES: usize = 4;
+
+/// The rate that `measure` finds comes to at least `least`: where it does not, it is measured again, since a machine that others
+/// use too lets clients stand still for a moment. What is beyond `most` is so at the first time.
+fn comes_to(least: f64, most: f64, mut measure: impl FnMut() -> f64) {
+    let mut seen = Vec::new();
+    while seen.len() < TRIES {
+        let rate = measure();
+        seen.push(rate);
+        assert!(rate <= most, "{seen:?} a second, where {most} is too much");
+        if rate >= least {
+            return;
+        }
+    }
+    panic!("{seen:?} a second, where {least} is expected");
+}
+
+/// No more than is allowed, and as much as clients ask for.
+fn is_about(limit: f64, measure: impl FnMut() -> f64) {
+    comes_to(0.85 * limit, 1.06 * limit, measure);
 }
 
 #[test]
@@ -82,7 +103,7 @@ fn a_volume_has_what_its_limits_allow_with_one_client_and_with_several_and_its_n
     let all: Vec<&Door> = doors.iter().collect();
     let said = pond.run(&["volume", "limit", "limited", "--iops", "600"]);
     names(&said, &["volume limited is limited: iops 600"]);
-    is_about(rates(&all[..1], 50, || {}).iter().sum(), 600.0);
+    is_about(600.0, || rates(&all[..1], 50, || {}).iter().sum());
     let free = pond.serve("free");
     let both = [all[0], all[1], all[2], all[3], &free];
     let top = || {
@@ -92,9 +113,8 @@ fn a_volume_has_what_its_limits_allow_with_one_client_and_with_several_and_its_n
         assert!(limited["throttled_per_s"].as_f64().is_some_and(|rate| rate > 100.0), "{limited}");
         assert_eq!(limited["limits"], "iops 600");
     };
-    let rate = rates(&both, 50, top);
-    is_about(rate[..4].iter().sum(), 600.0);
-    assert!(rate[4] > 1_500.0, "a neighbour has {} a second", rate[4]);
+    is_about(600.0, || rates(&both, 50, top)[..4].iter().sum());
+    comes_to(UNLIMITED, f64::INFINITY, || rates(&both, 50, || {})[4]);
     // Changed while clients work; reads and writes apart.
     let change = || {
         pond.run(&[
@@ -111,8 +131,8 @@ fn a_volume_has_what_its_limits_allow_with_one_client_and_with_several_and_its_n
         std::thread::sleep(SETTLES);
     };
     // Half of all are writes, and each connection does one after the other: so as many reads are done.
-    is_about(rates(&all, 50, change).iter().sum(), 300.0);
-    is_about(rates(&all, 100, || {}).iter().sum(), 900.0);
+    is_about(300.0, || rates(&all, 50, change).iter().sum());
+    is_about(900.0, || rates(&all, 100, || {}).iter().sum());
     // More waits than is done in the second that clients have for coming to a standstill.
     pond.run(&["volume", "limit", "limited", "--none", "--write-iops", "20"]);
     let snapshot = || drop(pond.run(&["volume", "snapshot", "create", "limited@busy"]));
@@ -120,11 +140,11 @@ fn a_volume_has_what_its_limits_allow_with_one_client_and_with_several_and_its_n
     // What waited was begun for the snapshot, and what comes behind it waits for that.
     assert!(rate <= 23.0, "{rate} a second, where 20 are allowed");
     pond.run(&["volume", "limit", "limited", "--none", "--write-bandwidth", "2MiB"]);
-    is_about(rates(&all, 0, || {}).iter().sum(), 512.0);
+    is_about(512.0, || rates(&all, 0, || {}).iter().sum());
     let limits = pond.json(&["volume", "info", "limited"])["limits"].clone();
     assert_eq!(limits["write_bandwidth"]["per_second"], 2 << 20);
     names(&pond.run(&["volume", "limit", "limited", "--none"]), &["has no limits"]);
-    assert!(rates(&all, 50, || {}).iter().sum::<f64>() > 1_500.0);
+    comes_to(UNLIMITED, f64::INFINITY, || rates(&all, 50, || {}).iter().sum());
 }
 
 #[test]
@@ -139,7 +159,7 @@ fn a_key_has_what_its_limits_allow_with_all_its_volumes_and_wrong_limits_are_ref
     names(&pond.run(&["auth", "limit", "tenant", "--iops", "500"]), &["key tenant is limited: iops 500"]);
     let flags = ["--key", path(&key)];
     let doors = ["a", "b"].map(|volume| pond.serve_with(volume, &flags));
-    is_about(rates(&[&doors[0], &doors[1]], 50, || {}).iter().sum(), 500.0);
+    is_about(500.0, || rates(&[&doors[0], &doors[1]], 50, || {}).iter().sum());
     names(&pond.run(&["auth", "ls"]), &["tenant", "iops 500"]);
     let refused = |arguments: &[&str], told: &[&str]| {
         let (worked, _, said) = pond.attempt(arguments);
@@ -153,5 +173,5 @@ fn a_key_has_what_its_limits_allow_with_all_its_volumes_and_wrong_limits_are_ref
     refused(&["volume", "limit", "nobody", "--iops", "5"], &["nobody", "millpond volume ls"]);
     refused(&["auth", "limit", "nobody", "--iops", "5"], &["nobody", "millpond auth ls"]);
     pond.run(&["auth", "limit", "tenant", "--none"]);
-    assert!(rates(&[&doors[0], &doors[1]], 50, || {}).iter().sum::<f64>() > 1_500.0);
+    comes_to(UNLIMITED, f64::INFINITY, || rates(&[&doors[0], &doors[1]], 50, || {}).iter().sum());
 }
