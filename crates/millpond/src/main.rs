@@ -18,7 +18,7 @@ mod transfer;
 use clap::{CommandFactory, Parser};
 use commands::arguments::{Arguments, Command};
 use commands::{
-    auth, bench, client, cluster, config, demo, detach, log, migrate, monitor, namespace, nbd, node,
+    auth, bench, client, cluster, config, demo, detach, lab, log, migrate, monitor, namespace, nbd, node,
     node_process, osd, pg, placement, pool, schedule, scrub, status, up, verdict, volume,
 };
 use manager::log::ProcessLog;
@@ -83,6 +83,7 @@ fn run(arguments: &Arguments, log: &ProcessLog) -> anyhow::Result<ExitCode> {
         Command::Auth(auth) => auth::run(auth, directory),
         Command::Nbd(nbd) => nbd::run(nbd, directory),
         Command::Bench(bench) => bench::run(bench, directory),
+        Command::Lab(lab) => return lab::run(lab, directory),
         Command::Demo => demo::run(directory),
         Command::Cluster(cluster) => cluster::run(cluster, directory),
         Command::Node(node) => node::run(node, directory),

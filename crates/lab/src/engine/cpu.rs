@@ -31,7 +31,7 @@ pub struct Watched {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// This process.
+    /// The processes that make the load.
     Client,
     /// The processes that are watched, the kernel's threads that work for them included.
     Nodes,
@@ -41,11 +41,14 @@ pub enum Role {
     SoftInterrupts,
     /// All other processes.
     Rest,
+    /// This process, where others make the load.
+    Lab,
 }
 
 impl Role {
-    /// All of them.
-    pub const ALL: [Role; 5] = [Role::Client, Role::Nodes, Role::Kernel, Role::SoftInterrupts, Role::Rest];
+    /// All that there are where a process makes the load itself and measures it.
+    pub const OF_A_JOB: [Role; 5] =
+        [Role::Client, Role::Nodes, Role::Kernel, Role::SoftInterrupts, Role::Rest];
 
     /// What to call it in a report.
     #[must_use]
@@ -56,6 +59,7 @@ impl Role {
             Role::Kernel => "kernel threads",
             Role::SoftInterrupts => "soft interrupts",
             Role::Rest => "rest",
+            Role::Lab => "lab",
         }
     }
 
@@ -144,7 +148,9 @@ impl ProcessSnapshot {
 #[derive(Clone, Debug)]
 pub struct Monitor {
     proc: PathBuf,
-    client: u32,
+    /// This process.
+    own: u32,
+    clients: Vec<u32>,
     nodes: Vec<Watched>,
 }
 
@@ -153,7 +159,7 @@ pub struct Monitor {
 pub struct Snapshot {
     at: Instant,
     machine: Option<MachineTicks>,
-    client: Option<ProcessSnapshot>,
+    clients: Vec<Option<ProcessSnapshot>>,
     nodes: Vec<Option<ProcessSnapshot>>,
     /// All other processes that there were, by their ids.
     others: BTreeMap<i32, (Role, ProcessSnapshot)>,
@@ -183,7 +189,7 @@ pub struct Usage {
     pub machine_us: Option<f64>,
     /// CPU time that the hypervisor gave to others, in microseconds, all CPUs together.
     pub steal_us: Option<f64>,
-    /// This process.
+    /// All that make the load, as if they were one process.
     pub client: ProcessUsage,
     /// The processes that were watched, in the order they were given.
     pub nodes: Vec<ProcessUsage>,
@@ -206,10 +212,16 @@ impl Usage {
 }
 
 impl Monitor {
-    /// Watches the machine, this process, and `nodes`.
+    /// Watches the machine, this process, which makes the load, and `nodes`.
     #[must_use]
     pub fn new(nodes: Vec<Watched>) -> Monitor {
-        Monitor { proc: PathBuf::from("/proc"), client: std::process::id(), nodes }
+        Monitor::of(vec![std::process::id()], nodes)
+    }
+
+    /// Watches the machine, the processes `clients`, which make the load, and `nodes`.
+    #[must_use]
+    pub fn of(clients: Vec<u32>, nodes: Vec<Watched>) -> Monitor {
+        Monitor { proc: PathBuf::from("/proc"), own: std::process::id(), clients, nodes }
     }
 
     /// Reads every counter now. Takes some milliseconds.
@@ -218,7 +230,7 @@ impl Monitor {
         Snapshot {
             at: Instant::now(),
             machine: read_machine(&self.proc),
-            client: read_process(&self.proc, self.client),
+            clients: self.clients.iter().map(|pid| read_process(&self.proc, *pid)).collect(),
             nodes: self.nodes.iter().map(|node| read_process(&self.proc, node.pid)).collect(),
             others: self.read_others(),
             loop_completions: read_loop_completions(&self.proc),
@@ -226,13 +238,14 @@ impl Monitor {
     }
 
     fn read_others(&self) -> BTreeMap<i32, (Role, ProcessSnapshot)> {
-        let own: Vec<i32> =
-            self.nodes.iter().map(|node| node.pid).chain([self.client]).map(u32::cast_signed).collect();
+        let known = self.nodes.iter().map(|node| node.pid).chain(self.clients.iter().copied());
+        let known: Vec<i32> = known.map(u32::cast_signed).collect();
         let all = all_processes_with_root(&self.proc).into_iter().flatten().flatten();
-        let others = all.filter(|process| !own.contains(&process.pid));
+        let others = all.filter(|process| !known.contains(&process.pid));
         let read = |process: Process| {
             let stat = process.stat().ok()?;
-            Some((process.pid, (Role::of(&stat), snapshot_of(&process, &stat))))
+            let role = if process.pid == self.own.cast_signed() { Role::Lab } else { Role::of(&stat) };
+            Some((process.pid, (role, snapshot_of(&process, &stat))))
         };
         others.filter_map(read).collect()
     }
@@ -253,7 +266,16 @@ impl Monitor {
                     resident_bytes: after.as_ref().and_then(|snapshot| snapshot.resident_bytes),
                 }
             };
-        let client = process("client", self.client, &before.client, &after.client);
+        let clients = (self.clients.iter().zip(&before.clients).zip(&after.clients))
+            .map(|((pid, before), after)| process("client", *pid, before, after));
+        let client = clients.reduce(|sum, one| ProcessUsage {
+            cpu_us: sum.cpu_us.zip(one.cpu_us).map(|(sum, one)| sum + one),
+            resident_bytes: sum.resident_bytes.zip(one.resident_bytes).map(|(sum, one)| sum + one),
+            ..sum
+        });
+        let nobody =
+            || ProcessUsage { label: "client".to_owned(), pid: 0, cpu_us: None, resident_bytes: None };
+        let client = client.unwrap_or_else(nobody);
         let nodes: Vec<ProcessUsage> = (self.nodes.iter().zip(&before.nodes).zip(&after.nodes))
             .map(|((node, before), after)| process(&node.label, node.pid, before, after))
             .collect();
@@ -264,9 +286,9 @@ impl Monitor {
         });
         let own = nodes.iter().map(|node| (Role::Nodes, node.cpu_us)).chain([(Role::Client, client.cpu_us)]);
         let mut roles: BTreeMap<Role, Option<f64>> =
-            Role::ALL.into_iter().map(|role| (role, Some(0.0))).collect();
+            Role::OF_A_JOB.into_iter().map(|role| (role, Some(0.0))).collect();
         for (role, us) in own.chain(others) {
-            let sum = roles.entry(role).or_default();
+            let sum = roles.entry(role).or_insert(Some(0.0));
             *sum = sum.zip(us).map(|(sum, us)| sum + us);
         }
         let roles = roles.into_iter().filter_map(|(role, us)| Some((role, us?))).collect();
@@ -400,7 +422,7 @@ mod tests {
         fs::write(root.join("4242/statm"), "6000 250 40 30 0 900 0\n").unwrap();
         let nodes =
             vec![Watched { label: "node.1".into(), pid: 4242 }, Watched { label: "node.2".into(), pid: 777 }];
-        let monitor = Monitor { proc: root.to_owned(), client: 999, nodes };
+        let monitor = Monitor { proc: root.to_owned(), own: 998, clients: vec![999], nodes };
         (directory, monitor)
     }
 
@@ -467,7 +489,7 @@ mod tests {
     fn all_that_runs_has_a_role() {
         let (directory, mut monitor) = captured();
         let root = directory.path();
-        monitor.client = 4242;
+        monitor.clients = vec![4242];
         monitor.nodes.clear();
         let put = |pid: u32, name: &str, parent: u32, seconds: u64| {
             let fields =
@@ -490,11 +512,12 @@ mod tests {
         let before = monitor.snapshot();
         all(1);
         put(15, "came since", 1, 5);
+        put(998, "millpond", 1, 7);
         fs::write(root.join("4242/task/4243/schedstat"), "5001500000 1 1\n").unwrap();
         let usage = monitor.usage(&before, &monitor.snapshot());
-        let expected = [1500.0, 0.0, 1e6 + 3e6, 2e6, 4e6 + 5e6];
-        assert_eq!(usage.roles, Role::ALL.into_iter().zip(expected).collect());
-        monitor.client = 4343;
+        let expected = [1500.0, 0.0, 1e6 + 3e6, 2e6, 4e6 + 5e6, 7e6];
+        assert_eq!(usage.roles, Role::OF_A_JOB.into_iter().chain([Role::Lab]).zip(expected).collect());
+        monitor.clients = vec![4343];
         let usage = monitor.usage(&monitor.snapshot(), &monitor.snapshot());
         assert_eq!(usage.roles.get(&Role::Client), None, "what cannot be read is absent");
     }

@@ -48,6 +48,8 @@ pub struct Generator {
     next_read_block: u64,
     next_write_block: u64,
     pool: Vec<u8>,
+    /// Whether nothing else is written.
+    zeros: bool,
     serial: u64,
 }
 
@@ -57,7 +59,7 @@ impl Generator {
     pub fn new(job: &Job, region: Region) -> Generator {
         let mut random = Random::new(mix(job.seed ^ 0x6d69_6c6c_706f_6e64));
         let read_percent = u64::from(job.read_percent());
-        let pool = if read_percent == 100 {
+        let pool = if read_percent == 100 || job.zero_buffers {
             Vec::new()
         } else {
             let words = (POOL_BYTES + region.block_bytes as usize) / 8 + 1;
@@ -71,6 +73,7 @@ impl Generator {
             next_read_block: 0,
             next_write_block: 0,
             pool,
+            zeros: job.zero_buffers,
             serial: 0,
         }
     }
@@ -103,6 +106,10 @@ impl Generator {
     /// If the job writes nothing, or `data` is longer than an operation.
     pub fn fill(&mut self, offset: u64, data: &mut [u8]) {
         assert!(data.len() <= self.region.block_bytes as usize, "a write is no longer than the job's block");
+        if self.zeros {
+            data.fill(0);
+            return;
+        }
         assert!(!self.pool.is_empty(), "a job that only reads fills nothing");
         let start = self.random.below(POOL_BYTES as u64 / 8) as usize * 8;
         data.copy_from_slice(&self.pool[start..start + data.len()]);

@@ -61,6 +61,34 @@ impl Latency {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
+    /// Adds all of another's operations, of which none are left there.
+    pub fn take(&mut self, other: &mut Latency) {
+        if other.count() > 0 {
+            self.merge(other);
+            other.histogram.reset();
+            (other.sum_ns, other.max_ns) = (0, 0);
+        }
+    }
+
+    /// The histogram itself, of nanoseconds.
+    #[must_use]
+    pub fn histogram(&self) -> &Histogram<u64> {
+        &self.histogram
+    }
+
+    /// All that another histogram of nanoseconds holds. Its sum is as exact as its buckets.
+    #[must_use]
+    pub fn from_histogram(histogram: &Histogram<u64>) -> Latency {
+        let mut latency = Latency::default();
+        for bucket in histogram.iter_recorded() {
+            let (value, count) = (bucket.value_iterated_to(), bucket.count_at_value());
+            latency.histogram.saturating_record_n(value, count);
+            latency.sum_ns += u128::from(value) * u128::from(count);
+            latency.max_ns = latency.max_ns.max(value);
+        }
+        latency
+    }
+
     /// How many operations were counted.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -87,6 +115,57 @@ impl Latency {
             p99_99_us: percentile(99.99),
             max_us: self.max_ns as f64 / 1000.0,
         })
+    }
+}
+
+/// What a [`Latency`] holds, without the buckets that are empty: on its way to another process, or to where seconds are compared.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buckets {
+    /// The sum of all, in nanoseconds. 64 bits are 584 years.
+    pub sum_ns: u64,
+    /// The longest, in nanoseconds.
+    pub max_ns: u64,
+    /// A latency in nanoseconds that stands for its bucket, and how many there are in it; ascending.
+    pub counts: Vec<(u64, u64)>,
+}
+
+impl Buckets {
+    /// How many operations there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().map(|(_, count)| count).sum()
+    }
+
+    /// These and others together.
+    #[must_use]
+    pub fn and(&self, others: &Buckets) -> Buckets {
+        let mut counts = [self.counts.as_slice(), &others.counts].concat();
+        counts.sort_unstable();
+        counts.dedup_by(|later, first| {
+            let is_same = later.0 == first.0;
+            first.1 += if is_same { later.1 } else { 0 };
+            is_same
+        });
+        Buckets { sum_ns: self.sum_ns + others.sum_ns, max_ns: self.max_ns.max(others.max_ns), counts }
+    }
+}
+
+impl From<&Latency> for Buckets {
+    fn from(latency: &Latency) -> Buckets {
+        let buckets = latency.histogram.iter_recorded();
+        let counts = buckets.map(|bucket| (bucket.value_iterated_to(), bucket.count_at_value()));
+        Buckets { sum_ns: latency.sum_ns as u64, max_ns: latency.max_ns, counts: counts.collect() }
+    }
+}
+
+impl From<&Buckets> for Latency {
+    fn from(buckets: &Buckets) -> Latency {
+        let (sum_ns, max_ns) = (u128::from(buckets.sum_ns), buckets.max_ns);
+        let mut latency = Latency { sum_ns, max_ns, ..Latency::default() };
+        for (latency_ns, count) in &buckets.counts {
+            latency.histogram.saturating_record_n(*latency_ns, *count);
+        }
+        latency
     }
 }
 
@@ -134,6 +213,15 @@ mod tests {
         quick.merge(&slow);
         let summary = quick.summary().unwrap();
         assert!(near(summary.p99_us, 100.0) && near(summary.p99_9_us, 10_000.0), "{summary:?}");
+    }
+
+    #[test]
+    fn what_is_sent_in_buckets_is_the_same() {
+        let mut latency = Latency::default();
+        (0..100_000u64).for_each(|value| latency.record(base::hash::mix(value) % 90_000_000_000));
+        let sent = Buckets::from(&latency);
+        let received = Latency::from(&sent);
+        assert_eq!((received.summary(), Buckets::from(&received)), (latency.summary(), sent));
     }
 
     #[test]

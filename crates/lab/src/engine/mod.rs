@@ -6,13 +6,18 @@
 //! The window that is measured opens after the ramp and closes when the last operation that began in it is
 //! done, so that a stall at the end is in the figures and not cut off. Operations from before are not in.
 //!
+//! A job with a rate asks for each operation when it is due, and its latency counts from then, begun or not: a target that
+//! stands still is not spared the operations that would have come meanwhile (coordinated omission).
+//!
 //! The first operation that fails ends the job: the others in flight are awaited, then it reports.
 
+pub mod contents;
 pub mod cpu;
 pub mod generator;
 pub mod histogram;
 pub mod plan;
 
+use crate::engine::contents::Contents;
 use crate::engine::cpu::{Monitor, Usage};
 use crate::engine::generator::Generator;
 use crate::engine::histogram::Latency;
@@ -77,11 +82,11 @@ pub trait Target {
     fn submit(&mut self, operation: Operation) -> Result<(), TargetError>;
 
     /// Begins what was submitted and appends what is done to `completions`. Returns as soon as one
-    /// operation is done, and after about a second when none is, so that a stalled target is seen.
+    /// operation is done, and after about `limit` when none is, or sooner.
     ///
     /// # Errors
     /// The target is unusable.
-    fn wait(&mut self, completions: &mut Vec<Completion>) -> Result<(), TargetError>;
+    fn wait(&mut self, limit: Duration, completions: &mut Vec<Completion>) -> Result<(), TargetError>;
 }
 
 /// Where the engine takes the time from.
@@ -98,11 +103,13 @@ impl Clock for Instant {
     }
 }
 
-/// The state of a running job, given once a second.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Live {
+/// The state of a running job, given once a second, when the window opens, and in the end.
+#[derive(Clone, Copy, Debug)]
+pub struct Live<'a> {
     /// Since the job began, ramp included.
     pub elapsed: Duration,
+    /// Since the last of these.
+    pub since: Duration,
     /// Not measured yet.
     pub ramping: bool,
     /// Reads a second, since the last of these.
@@ -119,6 +126,10 @@ pub struct Live {
     pub bytes_total: Option<u64>,
     /// Operations in flight now.
     pub in_flight: u32,
+    /// Latencies of the measured reads that were done since the last of these.
+    pub reads: &'a Latency,
+    /// Latencies of the measured writes that were done since the last of these.
+    pub writes: &'a Latency,
 }
 
 /// Why a job could not be run, or not to its end.
@@ -154,6 +165,14 @@ pub struct Measured {
     pub first_error: Option<String>,
     /// Whether `live` asked to stop before the job's own end.
     pub stopped_early: bool,
+    /// Operations that were due in the window by the job's rate, and not begun in twice its time.
+    pub overdue: u64,
+    /// Reads that were done, measured or not.
+    pub reads_in_all: u64,
+    /// Writes that were done, measured or not.
+    pub writes_in_all: u64,
+    /// What some of the blocks held that were read and written.
+    pub contents: Contents,
 }
 
 /// Runs `job` on `target`. `live` is told once a second how it goes and may stop the job.
@@ -165,7 +184,7 @@ pub fn run<T: Target>(
     target: &mut T,
     job: &Job,
     monitor: &Monitor,
-    live: impl FnMut(&Live) -> ControlFlow<()>,
+    live: impl FnMut(&Live<'_>) -> ControlFlow<()>,
 ) -> Result<Measured, RunError> {
     run_with_clock(target, job, monitor, &Instant::now(), live)
 }
@@ -179,7 +198,7 @@ pub fn run_with_clock<T: Target, C: Clock>(
     job: &Job,
     monitor: &Monitor,
     clock: &C,
-    mut live: impl FnMut(&Live) -> ControlFlow<()>,
+    mut live: impl FnMut(&Live<'_>) -> ControlFlow<()>,
 ) -> Result<Measured, RunError> {
     let region = job.region(target.bytes(), target.alignment_bytes())?;
     let unusable = |error| RunError::Target { target: job.target.to_string(), error };
@@ -189,26 +208,34 @@ pub fn run_with_clock<T: Target, C: Clock>(
     run.now_ns = clock.now_ns();
     if opening.is_some() {
         run.open_window(run.now_ns);
+        let _ = run.tell(&mut live);
     }
     loop {
-        run.submit(target, clock.now_ns()).map_err(unusable)?;
-        if run.in_flight() == 0 {
+        let now_ns = clock.now_ns();
+        run.submit(target, now_ns).map_err(unusable)?;
+        if run.in_flight() == 0 && matches!(run.phase, Phase::Drain { .. }) {
             break;
         }
-        target.wait(&mut completions).map_err(unusable)?;
+        target.wait(run.wait_limit(now_ns), &mut completions).map_err(unusable)?;
         run.now_ns = clock.now_ns();
         for completion in completions.drain(..) {
+            run.look(target, &completion);
             run.complete(completion);
         }
-        if run.live_due() && live(&run.take_live()).is_break() {
+        if run.live_due() && run.tell(&mut live).is_break() {
             run.stop();
         }
         if run.ramp_is_over() {
             opening = Some(monitor.snapshot());
             run.open_window(clock.now_ns());
+            if run.tell(&mut live).is_break() {
+                run.stop();
+            }
         }
     }
     let closing = monitor.snapshot();
+    // What the last second holds. It is at its end anyway.
+    let _ = run.tell(&mut live);
     let opening = opening.unwrap_or_else(|| closing.clone());
     Ok(run.finish(monitor.usage(&opening, &closing)))
 }
@@ -227,6 +254,8 @@ enum Phase {
 #[derive(Clone, Copy)]
 struct Slot {
     kind: Kind,
+    offset: u64,
+    /// When it began, or was due.
     started_ns: u64,
     measured: bool,
 }
@@ -245,6 +274,30 @@ impl Interval {
 }
 
 const LIVE_INTERVAL_NS: u64 = 1_000_000_000;
+/// Of so many operations the contents of one are looked at.
+const LOOK_INTERVAL: u64 = 997;
+
+/// When the operations of a job with a rate are due.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    interval_ns: f64,
+    from_ns: u64,
+    /// Since then so many were begun.
+    begun: u64,
+}
+
+impl Pace {
+    fn next_due_ns(&self) -> u64 {
+        // A sum of so many intervals would add up what each is rounded by.
+        self.from_ns + (self.begun as f64 * self.interval_ns) as u64
+    }
+
+    /// How many are due before `end_ns` and not begun.
+    fn left_before(&self, end_ns: u64) -> u64 {
+        let all = (end_ns.saturating_sub(self.from_ns) as f64 / self.interval_ns).ceil() as u64;
+        all.saturating_sub(self.begun)
+    }
+}
 
 /// The state of a run: what is in flight and what was counted.
 struct Run {
@@ -257,14 +310,24 @@ struct Run {
     now_ns: u64,
     ramp_ns: u64,
     runtime_ns: Option<u64>,
+    pace: Option<Pace>,
     operations_left: Option<u64>,
     bytes_total: Option<u64>,
+    begun: u64,
     operations_done: u64,
+    /// Of these.
+    reads_done: u64,
+    /// Of all seconds that are told.
     reads: Latency,
     writes: Latency,
+    /// Since then.
+    second_reads: Latency,
+    second_writes: Latency,
     live_from_ns: u64,
     live_reads: Interval,
     live_writes: Interval,
+    contents: Contents,
+    overdue: u64,
     errors: u64,
     first_error: Option<String>,
     stopped_early: bool,
@@ -272,7 +335,7 @@ struct Run {
 
 impl Run {
     fn new(job: &Job, generator: Generator, block_bytes: u32, now_ns: u64) -> Run {
-        let vacant = Slot { kind: Kind::Read, started_ns: 0, measured: false };
+        let vacant = Slot { kind: Kind::Read, offset: 0, started_ns: 0, measured: false };
         let operations = job.io_size.map(|bytes| bytes.div_ceil(u64::from(block_bytes)));
         Run {
             generator,
@@ -287,14 +350,25 @@ impl Run {
                 .runtime
                 .filter(|runtime| !runtime.is_zero())
                 .map(|runtime| runtime.as_nanos() as u64),
+            pace: job.rate_iops.map(|rate| Pace {
+                interval_ns: 1e9 / f64::from(rate),
+                from_ns: now_ns,
+                begun: 0,
+            }),
             operations_left: operations,
             bytes_total: job.io_size,
+            begun: 0,
             operations_done: 0,
+            reads_done: 0,
             reads: Latency::default(),
             writes: Latency::default(),
+            second_reads: Latency::default(),
+            second_writes: Latency::default(),
             live_from_ns: now_ns,
             live_reads: Interval::default(),
             live_writes: Interval::default(),
+            contents: Contents::default(),
+            overdue: 0,
             errors: 0,
             first_error: None,
             stopped_early: false,
@@ -312,6 +386,9 @@ impl Run {
     fn open_window(&mut self, now_ns: u64) {
         assert_eq!(self.phase, Phase::Ramp, "the window opens once");
         self.phase = Phase::Window { opened_ns: now_ns };
+        if let Some(pace) = &mut self.pace {
+            (pace.from_ns, pace.begun) = (now_ns, 0);
+        }
     }
 
     fn stop(&mut self) {
@@ -327,36 +404,85 @@ impl Run {
         };
     }
 
-    /// Fills every free slot, unless the job is at its end.
-    fn submit<T: Target>(&mut self, target: &mut T, now_ns: u64) -> Result<(), TargetError> {
-        let runtime_is_over = match self.phase {
-            Phase::Window { opened_ns } => {
-                self.runtime_ns.is_some_and(|runtime| now_ns - opened_ns >= runtime)
+    /// How long a turn may last at most.
+    fn wait_limit(&self, now_ns: u64) -> Duration {
+        let second = Duration::from_nanos(LIVE_INTERVAL_NS);
+        match &self.pace {
+            Some(pace) if !self.free.is_empty() && !matches!(self.phase, Phase::Drain { .. }) => {
+                Duration::from_nanos(pace.next_due_ns().saturating_sub(now_ns)).min(second)
             }
-            Phase::Ramp | Phase::Drain { .. } => false,
+            _ => second,
+        }
+    }
+
+    /// Whether nothing more is to begin.
+    fn is_over(&mut self, now_ns: u64) -> bool {
+        if self.operations_left == Some(0) {
+            return true;
+        }
+        let (Phase::Window { opened_ns }, Some(runtime_ns)) = (self.phase, self.runtime_ns) else {
+            return false;
         };
-        if runtime_is_over || self.operations_left == Some(0) {
+        let end_ns = opened_ns + runtime_ns;
+        match &self.pace {
+            None => now_ns >= end_ns,
+            // What was due is asked for, though late, but not for ever.
+            Some(pace) if now_ns >= end_ns + runtime_ns => {
+                self.overdue = pace.left_before(end_ns);
+                true
+            }
+            Some(pace) => pace.next_due_ns() >= end_ns && now_ns >= end_ns,
+        }
+    }
+
+    /// Fills every free slot, unless the job is at its end, with what is due.
+    fn submit<T: Target>(&mut self, target: &mut T, now_ns: u64) -> Result<(), TargetError> {
+        if self.is_over(now_ns) {
             self.drain();
         }
-        let measured = match self.phase {
-            Phase::Ramp => false,
-            Phase::Window { .. } => true,
+        let (measured, end_ns) = match self.phase {
+            Phase::Ramp => (false, None),
+            Phase::Window { opened_ns } => (true, self.runtime_ns.map(|runtime| opened_ns + runtime)),
             Phase::Drain { .. } => return Ok(()),
         };
-        while self.operations_left != Some(0) {
-            let Some(slot) = self.free.pop() else { break };
+        while self.operations_left != Some(0) && !self.free.is_empty() {
+            let mut started_ns = now_ns;
+            if let Some(pace) = &mut self.pace {
+                let due_ns = pace.next_due_ns();
+                if due_ns > now_ns || end_ns.is_some_and(|end_ns| due_ns >= end_ns) {
+                    break;
+                }
+                started_ns = due_ns;
+                pace.begun += 1;
+            }
+            let slot = self.free.pop().expect("one was free");
             let (kind, offset) = self.generator.next_operation();
             if kind == Kind::Write {
                 let data = &mut target.data_mut(slot)[..self.block_bytes as usize];
                 self.generator.fill(offset, data);
+                // Not when it is done: the bytes may be on their way still.
+                if self.begun.is_multiple_of(LOOK_INTERVAL) {
+                    self.contents.look(kind, offset, data);
+                }
             }
-            self.slots[slot as usize] = Slot { kind, started_ns: now_ns, measured };
+            self.begun += 1;
+            self.slots[slot as usize] = Slot { kind, offset, started_ns, measured };
             target.submit(Operation { slot, kind, offset, length: self.block_bytes })?;
             if let Some(left) = &mut self.operations_left {
                 *left -= 1;
             }
         }
         Ok(())
+    }
+
+    /// Looks at what some of the reads brought.
+    fn look<T: Target>(&mut self, target: &mut T, completion: &Completion) {
+        let Slot { kind, offset, .. } = self.slots[completion.slot as usize];
+        let is_due = kind == Kind::Read && self.operations_done.is_multiple_of(LOOK_INTERVAL);
+        if is_due && completion.result.is_ok() {
+            let data = &target.data_mut(completion.slot)[..self.block_bytes as usize];
+            self.contents.look(kind, offset, data);
+        }
     }
 
     fn complete(&mut self, completion: Completion) {
@@ -370,10 +496,11 @@ impl Run {
             return;
         }
         self.operations_done += 1;
-        let latency_ns = self.now_ns - slot.started_ns;
+        self.reads_done += u64::from(slot.kind == Kind::Read);
+        let latency_ns = self.now_ns.saturating_sub(slot.started_ns);
         let (interval, latency) = match slot.kind {
-            Kind::Read => (&mut self.live_reads, &mut self.reads),
-            Kind::Write => (&mut self.live_writes, &mut self.writes),
+            Kind::Read => (&mut self.live_reads, &mut self.second_reads),
+            Kind::Write => (&mut self.live_writes, &mut self.second_writes),
         };
         interval.operations += 1;
         interval.latency_ns += latency_ns;
@@ -386,23 +513,30 @@ impl Run {
         self.now_ns - self.live_from_ns >= LIVE_INTERVAL_NS
     }
 
-    fn take_live(&mut self) -> Live {
-        let seconds = (self.now_ns - self.live_from_ns) as f64 / 1e9;
-        let live = Live {
+    /// Tells how it goes, and begins the next second.
+    fn tell(&mut self, live: &mut impl FnMut(&Live<'_>) -> ControlFlow<()>) -> ControlFlow<()> {
+        let since_ns = self.now_ns.saturating_sub(self.live_from_ns);
+        let per_second = |operations: u64| operations as f64 / (since_ns.max(1) as f64 / 1e9);
+        let flow = live(&Live {
             elapsed: Duration::from_nanos(self.now_ns - self.began_ns),
+            since: Duration::from_nanos(since_ns),
             ramping: self.phase == Phase::Ramp,
-            read_iops: self.live_reads.operations as f64 / seconds,
-            write_iops: self.live_writes.operations as f64 / seconds,
+            read_iops: per_second(self.live_reads.operations),
+            write_iops: per_second(self.live_writes.operations),
             read_mean_us: self.live_reads.mean_us(),
             write_mean_us: self.live_writes.mean_us(),
             bytes_done: self.operations_done * u64::from(self.block_bytes),
             bytes_total: self.bytes_total,
             in_flight: self.in_flight() as u32,
-        };
+            reads: &self.second_reads,
+            writes: &self.second_writes,
+        });
+        self.reads.take(&mut self.second_reads);
+        self.writes.take(&mut self.second_writes);
         self.live_from_ns = self.now_ns;
         self.live_reads = Interval::default();
         self.live_writes = Interval::default();
-        live
+        flow
     }
 
     fn finish(self, usage: Usage) -> Measured {
@@ -420,6 +554,10 @@ impl Run {
             errors: self.errors,
             first_error: self.first_error,
             stopped_early: self.stopped_early,
+            overdue: self.overdue,
+            reads_in_all: self.reads_done,
+            writes_in_all: self.operations_done - self.reads_done,
+            contents: self.contents,
         }
     }
 }
@@ -450,7 +588,7 @@ mod tests {
             self.run_with(|_| ControlFlow::Continue(())).unwrap()
         }
 
-        fn run_with(&mut self, live: impl FnMut(&Live) -> ControlFlow<()>) -> Result<Measured, RunError> {
+        fn run_with(&mut self, live: impl FnMut(&Live<'_>) -> ControlFlow<()>) -> Result<Measured, RunError> {
             run_with_clock(&mut self.target, &self.job, &Monitor::new(Vec::new()), &self.clock, live)
         }
     }
@@ -538,16 +676,48 @@ mod tests {
         let mut lines = Vec::new();
         let measured = bench
             .run_with(|live| {
-                lines.push(*live);
-                if lines.len() == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                lines.push((live.elapsed, live.since, live.read_iops, live.read_mean_us, live.bytes_done));
+                assert_eq!((live.write_iops, live.write_mean_us), (0.0, None));
+                assert_eq!(live.reads.count(), (live.read_iops * live.since.as_secs_f64()) as u64);
+                if lines.len() == 4 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             })
             .unwrap();
         assert!(measured.stopped_early);
-        assert_eq!(lines[1].elapsed, Duration::from_secs(2));
-        assert_eq!((lines[1].read_iops, lines[1].read_mean_us), (20_000.0, Some(100.0)));
-        assert_eq!((lines[1].write_iops, lines[1].write_mean_us), (0.0, None));
-        assert_eq!(lines[1].bytes_done, 40_000 * 4096);
-        assert_eq!(measured.window, Duration::from_secs(3));
+        assert_eq!(lines[0], (Duration::ZERO, Duration::ZERO, 0.0, None, 0), "the window opens");
+        let second = Duration::from_secs(1);
+        assert_eq!(lines[2], (2 * second, second, 20_000.0, Some(100.0), 40_000 * 4096));
+        assert_eq!(measured.window, 3 * second);
+        assert_eq!((lines.len(), measured.reads.count()), (5, 60_000), "the seconds have all");
+    }
+
+    #[test]
+    fn a_rate_is_kept_and_who_stands_still_is_not_spared_what_was_due_meanwhile() {
+        let mut bench = bench(Mode::RandomRead, 8);
+        bench.target.turn_ns = 50_000;
+        (bench.job.rate_iops, bench.job.runtime) = (Some(1000), Some(Duration::from_secs(10)));
+        let mut stalled = false;
+        let clock = bench.clock.clone();
+        let measured = bench
+            .run_with(|live| {
+                if live.elapsed >= Duration::from_secs(5) && !std::mem::replace(&mut stalled, true) {
+                    clock.advance(200_000_000);
+                }
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        assert_eq!((measured.reads.count(), measured.overdue), (10_000, 0));
+        let summary = measured.reads.summary().unwrap();
+        assert!((49.0..60.0).contains(&summary.p50_us), "{summary:?}");
+        // Of 10,000 those 200 were late that were due in these 200 ms, by 100 ms on average.
+        assert!((95_000.0..105_000.0).contains(&summary.p99_us), "{summary:?}");
+        assert!((185_000.0..200_100.0).contains(&summary.p99_9_us), "{summary:?}");
+        // A rate that cannot be had: half of what was due was done, later and later.
+        bench.target.completions_per_turn = 1;
+        bench.target.turn_ns = 4_000_000;
+        let measured = bench.run();
+        let done = measured.reads.count();
+        assert!((5_000..5_010).contains(&done), "{done}");
+        assert_eq!(measured.overdue, 10_000 - done);
     }
 
     #[test]

@@ -46,6 +46,9 @@ pub enum PlanError {
     /// A percentage above 100.
     #[error("--rwmixread {0} is no percentage; give 0 to 100, the share of reads")]
     Mix(u8),
+    /// No operation a second.
+    #[error("--rate-iops 0 asks for nothing; leave it out for as many operations as can be done")]
+    Rate,
     /// Nothing would end the job.
     #[error("the job has no end; give --runtime SECONDS, or --io-size BYTES to stop after so much I/O")]
     Endless,
@@ -235,6 +238,12 @@ pub struct Job {
     /// Bytes of I/O after which the job ends, if `runtime` does not end it first.
     #[serde(default)]
     pub io_size: Option<u64>,
+    /// Operations a second that are asked for, however many are done; as many as can be if absent.
+    #[serde(default)]
+    pub rate_iops: Option<u32>,
+    /// Whether zeros are written in place of random bytes. Stores that recognise them look faster than they are.
+    #[serde(default)]
+    pub zero_buffers: bool,
     /// The number from which offsets, mix and data follow.
     #[serde(default)]
     pub seed: u64,
@@ -266,6 +275,8 @@ impl Job {
             offset: 0,
             size: None,
             io_size: None,
+            rate_iops: None,
+            zero_buffers: false,
             seed: 0,
         }
     }
@@ -299,6 +310,9 @@ impl Job {
         }
         if self.mix_read_percent > 100 {
             return Err(PlanError::Mix(self.mix_read_percent));
+        }
+        if self.rate_iops == Some(0) {
+            return Err(PlanError::Rate);
         }
         if self.runtime.is_none_or(|runtime| runtime.is_zero()) && self.io_size.is_none_or(|bytes| bytes == 0)
         {
@@ -363,7 +377,13 @@ impl Job {
         if let Some(io_size) = self.io_size {
             option("io-size", io_size.to_string());
         }
+        if let Some(rate) = self.rate_iops {
+            option("rate-iops", rate.to_string());
+        }
         option("seed", self.seed.to_string());
+        if self.zero_buffers {
+            arguments.push("--zero-buffers".to_owned());
+        }
         arguments
     }
 }
@@ -468,6 +488,7 @@ mod tests {
         check(|job| job.depth = 5000, "4096");
         check(|job| (job.block, job.depth) = (ByteSize(32 << 20), 4096), "4GiB of buffers");
         check(|job| job.mix_read_percent = 101, "--rwmixread 101");
+        check(|job| job.rate_iops = Some(0), "--rate-iops 0");
         check(|job| job.runtime = None, "--runtime");
         check(|job| job.runtime = Some(Duration::ZERO), "--runtime");
         check(|job| job.size = Some(2 << 30), "reach beyond raw:/dev/loop9");

@@ -119,7 +119,8 @@ impl Report {
     }
 }
 
-fn side(latency: &Latency, seconds: f64, block: ByteSize) -> Option<Side> {
+/// Reads or writes of `block` bytes, in so many seconds.
+pub(crate) fn side(latency: &Latency, seconds: f64, block: ByteSize) -> Option<Side> {
     let operations = latency.count();
     let iops = if seconds > 0.0 { operations as f64 / seconds } else { return None };
     latency.summary().map(|latency| Side {

@@ -4,16 +4,17 @@
 
 pub mod challenge;
 mod json;
-pub mod statistics;
 pub mod table;
 mod text;
 
+pub(crate) use json::side;
 pub use json::{Cpu, ProcessCpu, Report, Side};
 pub use text::{figure, grouped, live_line, number, size};
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::engine::contents::Contents;
     use crate::engine::cpu::{ProcessUsage, Role, Usage};
     use crate::engine::histogram::Latency;
     use crate::engine::plan::Job;
@@ -37,7 +38,7 @@ pub(crate) mod tests {
         };
         let third = third_node_known.then_some(1_200_000.0);
         let usage = Usage {
-            roles: Role::ALL.into_iter().zip([2e6, 2.4e6, 3e6, 4e5, 0.0]).collect(),
+            roles: Role::OF_A_JOB.into_iter().zip([2e6, 2.4e6, 3e6, 4e5, 0.0]).collect(),
             loop_completions: Some(200_000),
             seconds: 20.0,
             machine_us: Some(8_000_000.0),
@@ -57,6 +58,10 @@ pub(crate) mod tests {
             errors: 0,
             first_error: None,
             stopped_early: false,
+            overdue: 0,
+            reads_in_all: 300_000,
+            writes_in_all: 100_000,
+            contents: Contents::default(),
         };
         Report::new(&job, &measured)
     }
@@ -135,8 +140,10 @@ pub(crate) mod tests {
 
     #[test]
     fn live_lines_show_progress_and_stalls() {
+        let latency = Latency::default();
         let mut live = Live {
             elapsed: Duration::from_secs(7),
+            since: Duration::from_secs(1),
             ramping: false,
             read_iops: 61_234.4,
             write_iops: 0.0,
@@ -145,6 +152,8 @@ pub(crate) mod tests {
             bytes_done: 1 << 29,
             bytes_total: Some(1 << 30),
             in_flight: 64,
+            reads: &latency,
+            writes: &latency,
         };
         assert_eq!(live_line(&live), "   7 s   50 %  read    61,234 IOPS     512 µs");
         (live.read_mean_us, live.ramping) = (None, true);

@@ -44,7 +44,7 @@ pub fn size(bytes: Option<u64>) -> String {
 
 /// One line for a terminal, without its end: how a job goes now.
 #[must_use]
-pub fn live_line(live: &Live) -> String {
+pub fn live_line(live: &Live<'_>) -> String {
     let mut line = format!("{:>4} s", live.elapsed.as_secs());
     if let Some(total) = live.bytes_total.filter(|&total| total > 0) {
         line += &format!("  {:>3.0} %", (live.bytes_done as f64 / total as f64 * 100.0).min(100.0));

@@ -20,6 +20,8 @@ use volume::OpenAs;
 pub const DEPTH: u32 = 16;
 /// The share of reads, in percent.
 pub const READ_PERCENT: u8 = 75;
+/// How long a turn lasts at most.
+const WAIT_LIMIT: Duration = Duration::from_secs(1);
 /// What is in flight when the load is told to end has so long.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 /// Room for the operations of a minute, so that the list rarely moves.
@@ -168,7 +170,7 @@ pub fn run(cluster: &ClusterAccess, name: &str, seed: u64, enough: &AtomicBool) 
                 *vacant = Some((now, kind));
             }
         }
-        target.wait(&mut completions).with_context(unusable)?;
+        target.wait(WAIT_LIMIT, &mut completions).with_context(unusable)?;
         let at = Instant::now();
         for Completion { slot, result } in completions.drain(..) {
             result.map_err(|words| anyhow!("an operation on volume {name} failed, and none may: {words}"))?;

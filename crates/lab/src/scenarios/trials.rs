@@ -5,7 +5,7 @@
 //! its round.
 
 use crate::engine::plan::{Job, Mode, TargetName};
-use crate::report::statistics::{Ratio, median};
+use crate::statistics::{Ratio, median};
 use crate::testbed::jobs::Sample;
 use base::units::ByteSize;
 use serde::Serialize;
@@ -159,12 +159,12 @@ pub(crate) mod tests {
 
     #[test]
     fn ratios_are_those_of_each_round_so_that_drift_and_one_bad_round_do_not_move_them() {
-        let mut trials = drifting(3, vec![Trial::new(Mode::Read, 4096, 64, 2)]);
+        let mut trials = drifting(7, vec![Trial::new(Mode::Read, 4096, 64, 2)]);
         trials[0].samples[1][1].machine_us_per_operation = Some(900.0);
-        let ratio = |figure| trials[0].ratio(1, 0, figure).map(|ratio| ratio.median);
+        let ratio = |figure| trials[0].ratio(1, 0, figure).map(|ratio| ratio.estimate);
         assert_eq!(ratio(|sample| sample.machine_us_per_operation), Some(2.0));
         assert_eq!(ratio(|sample| Some(sample.iops)), Some(0.5));
-        assert_eq!(trials[0].median(0, |sample| sample.mean_us), Some(80.0));
+        assert_eq!(trials[0].median(0, |sample| sample.mean_us), Some(160.0));
     }
 
     #[test]
@@ -173,7 +173,7 @@ pub(crate) mod tests {
         trials[0].samples[0][0].machine_us_per_operation = None;
         assert_eq!(trials[0].ratio(1, 0, |sample| sample.machine_us_per_operation), None);
         assert_eq!(trials[0].median(0, |sample| sample.machine_us_per_operation), None);
-        assert_eq!(trials[0].ratio(1, 0, |sample| sample.mean_us).map(|ratio| ratio.median), Some(2.0));
+        assert_eq!(trials[0].ratio(1, 0, |sample| sample.mean_us).map(|ratio| ratio.estimate), Some(2.0));
     }
 
     #[test]

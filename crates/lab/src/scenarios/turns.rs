@@ -4,8 +4,8 @@
 use super::trials::{self, FIGURES, Trial};
 use super::{VOLUME, cluster_with_volume};
 use crate::engine::plan::{Mode, TargetName, parse_seconds};
-use crate::report::statistics::{Ratio, Verdict};
 use crate::report::{figure, number, table};
+use crate::statistics::{Ratio, Verdict};
 use crate::testbed::{Cluster, Testbed, is_settled};
 use base::Encryption;
 use base::units::ByteSize;
@@ -165,7 +165,7 @@ impl fmt::Display for Summary {
                     heading.to_owned(),
                     figure(case.median(0, of)),
                     figure(case.median(1, of)),
-                    number(ratio.map(|Ratio { median, .. }| median), 2, ""),
+                    number(ratio.map(|Ratio { estimate, .. }| estimate), 2, ""),
                     interval.map_or("-".to_owned(), |[low, high]| format!("{low:.2} to {high:.2}")),
                     verdict.to_owned(),
                 ]);

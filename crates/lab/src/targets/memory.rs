@@ -6,6 +6,7 @@
 use crate::engine::{Clock, Completion, Kind, Operation, Target, TargetError};
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// A clock that somebody else moves.
 #[derive(Clone, Debug, Default)]
@@ -103,8 +104,10 @@ impl Target for MemoryTarget {
         Ok(())
     }
 
-    fn wait(&mut self, completions: &mut Vec<Completion>) -> Result<(), TargetError> {
-        self.clock.advance(self.turn_ns);
+    fn wait(&mut self, limit: Duration, completions: &mut Vec<Completion>) -> Result<(), TargetError> {
+        // An empty queue is waited for no longer than it may last.
+        let turn_ns = if self.queue.is_empty() { limit.as_nanos() as u64 } else { self.turn_ns };
+        self.clock.advance(turn_ns);
         for _ in 0..self.completions_per_turn {
             let Some(operation) = self.queue.pop_front() else { break };
             let result = self.perform(operation);

@@ -4,5 +4,8 @@
 #[cfg(test)]
 pub(crate) mod memory;
 pub mod nbd;
+mod opened;
 pub mod raw;
 pub mod volume;
+
+pub use opened::{OpenTarget, VolumeAccess, make_file};

@@ -6,18 +6,20 @@ use crate::engine::{Completion, Kind, Operation, Target, TargetError};
 use base::Buffer;
 use doors::nbd::{Client, ClientEvent, ExportInfo, Failure, NbdAddress, NbdUri, Output};
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::socket::{MsgFlags, recv};
+use nix::sys::time::TimeSpec;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{ErrorKind, IoSlice, Write};
 use std::net::TcpStream;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
-/// How long a turn waits for a reply: what [`Target::wait`] allows.
+/// How long a receive waits for a reply by itself.
 const RECEIVE_LIMIT: Duration = Duration::from_secs(1);
 /// How long a send may wait for room before replies are taken in, so that neither side waits for the other.
 const SEND_LIMIT: Duration = Duration::from_millis(1);
@@ -177,7 +179,7 @@ impl NbdTarget {
     fn negotiate(&mut self) -> Result<ExportInfo, TargetError> {
         let deadline = Instant::now() + HANDSHAKE_LIMIT;
         loop {
-            self.exchange()?;
+            self.exchange(RECEIVE_LIMIT)?;
             for event in self.events.drain(..) {
                 if let ClientEvent::Connected(info) = event {
                     return Ok(info);
@@ -193,12 +195,24 @@ impl NbdTarget {
         TargetError(format!("{}: {what}", self.name))
     }
 
-    /// Sends what there is to send and takes in what comes, which the events then tell. Data of reads are
+    /// Sends what there is to send and takes in what comes within `limit`, which the events then tell. Data of reads are
     /// where they belong when it returns.
-    fn exchange(&mut self) -> Result<(), TargetError> {
+    fn exchange(&mut self, limit: Duration) -> Result<(), TargetError> {
         self.outbox.send(&mut self.stream).map_err(|error| self.broken(format!("cannot send: {error}")))?;
-        // While something waits to be sent, replies must be taken in, but not waited for.
-        let flags = if self.outbox.pieces.is_empty() { MsgFlags::empty() } else { MsgFlags::MSG_DONTWAIT };
+        let mut flags = MsgFlags::MSG_DONTWAIT;
+        if !self.outbox.pieces.is_empty() {
+            // Replies must be taken in, but not waited for.
+        } else if limit < RECEIVE_LIMIT {
+            let waited = TimeSpec::from_duration(limit);
+            let mut readable = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
+            match ppoll(&mut readable, Some(waited), None) {
+                Ok(0) | Err(Errno::EINTR) => return Ok(()),
+                Ok(_) => {}
+                Err(error) => return Err(self.broken(format!("cannot wait for replies: {error}"))),
+            }
+        } else {
+            flags = MsgFlags::empty();
+        }
         match recv(self.stream.as_raw_fd(), &mut self.inbox[self.inbox_used..], flags) {
             Ok(0) => return Err(self.broken("the server closed the connection")),
             Ok(count) => self.inbox_used += count,
@@ -280,10 +294,10 @@ impl Target for NbdTarget {
         Ok(())
     }
 
-    fn wait(&mut self, completions: &mut Vec<Completion>) -> Result<(), TargetError> {
-        let deadline = Instant::now() + RECEIVE_LIMIT;
+    fn wait(&mut self, limit: Duration, completions: &mut Vec<Completion>) -> Result<(), TargetError> {
+        let deadline = Instant::now() + limit;
         loop {
-            self.exchange()?;
+            self.exchange(deadline.saturating_duration_since(Instant::now()))?;
             for event in self.events.drain(..) {
                 if let ClientEvent::Done { token, result } = event {
                     let slot = u32::try_from(token).expect("tokens are slots");
@@ -425,7 +439,7 @@ mod tests {
         }
         let mut completions = Vec::new();
         while completions.len() < 2 {
-            target.wait(&mut completions).unwrap();
+            target.wait(Duration::from_secs(1), &mut completions).unwrap();
         }
         assert!(completions.iter().all(|completion| completion.result.is_ok()));
         assert!(target.data_mut(0)[..1 << 20] == contents[4096..4096 + (1 << 20)]);

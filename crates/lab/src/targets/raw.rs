@@ -8,8 +8,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use store::Device;
 
-/// What [`Target::wait`] allows a turn.
-const WAIT_LIMIT: Duration = Duration::from_secs(1);
 /// Entries of the submission queue, at least and at most.
 const ENTRIES: std::ops::RangeInclusive<u32> = 64..=4096;
 
@@ -83,8 +81,8 @@ impl Target for RawTarget {
         Ok(())
     }
 
-    fn wait(&mut self, completions: &mut Vec<Completion>) -> Result<(), TargetError> {
-        let turned = self.reactor.turn(Some(WAIT_LIMIT), &mut self.events);
+    fn wait(&mut self, limit: Duration, completions: &mut Vec<Completion>) -> Result<(), TargetError> {
+        let turned = self.reactor.turn(Some(limit), &mut self.events);
         for event in self.events.drain(..) {
             let Event::FileDone { token, buffer, result } = event else { continue };
             let slot = token as u32;
@@ -128,7 +126,7 @@ mod tests {
         target.submit(Operation { slot: 3, kind: Kind::Read, offset: 12_288, length: 8192 }).unwrap();
         let mut completions = Vec::new();
         while completions.is_empty() {
-            target.wait(&mut completions).unwrap();
+            target.wait(Duration::from_secs(1), &mut completions).unwrap();
         }
         assert_eq!(completions, [Completion { slot: 3, result: Ok(()) }]);
         assert!(target.data_mut(3)[..8192] == contents[12_288..20_480]);
@@ -141,7 +139,7 @@ mod tests {
         target.submit(Operation { slot: 0, kind: Kind::Read, offset: 8 << 20, length: 4096 }).unwrap();
         let mut completions = Vec::new();
         while completions.is_empty() {
-            target.wait(&mut completions).unwrap();
+            target.wait(Duration::from_secs(1), &mut completions).unwrap();
         }
         let error = completions.remove(0).result.unwrap_err();
         assert!(error.contains("offset 8388608") && error.contains("/var/tmp"), "{error}");

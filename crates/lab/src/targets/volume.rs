@@ -7,8 +7,6 @@ use ring::{Event, ReactorOptions};
 use std::time::Duration;
 use volume::{ClusterAccess, OpenAs, SessionOptions, VolumeLoop};
 
-/// What [`Target::wait`] allows a turn.
-const WAIT_LIMIT: Duration = Duration::from_secs(1);
 /// Connections, all of them to OSDs.
 const CONNECTIONS_MAX: u32 = 1024;
 
@@ -94,10 +92,10 @@ impl Target for VolumeTarget {
         Ok(())
     }
 
-    fn wait(&mut self, completions: &mut Vec<Completion>) -> Result<(), TargetError> {
-        let deadline = self.volumes.now().max(ring::now()) + WAIT_LIMIT;
+    fn wait(&mut self, limit: Duration, completions: &mut Vec<Completion>) -> Result<(), TargetError> {
+        let deadline = self.volumes.now().max(ring::now()) + limit;
         loop {
-            let turned = self.volumes.turn(Some(WAIT_LIMIT), &mut self.events);
+            let turned = self.volumes.turn(Some(limit), &mut self.events);
             // Only wake-ups, which the loop has heard itself.
             self.events.clear();
             while let Some(completion) = self.volumes.poll_completion() {
@@ -165,7 +163,7 @@ mod tests {
         let (length, mut completions) = (1 << 20, Vec::new());
         target.submit(Operation { slot: 0, kind: Kind::Read, offset: 5 << 20, length }).unwrap();
         while completions.is_empty() {
-            target.wait(&mut completions).unwrap();
+            target.wait(Duration::from_secs(1), &mut completions).unwrap();
         }
         for (index, block) in target.data_mut(0).chunks(4096).enumerate() {
             assert_eq!(block[..8], ((5u64 << 20) + index as u64 * 4096).to_le_bytes());

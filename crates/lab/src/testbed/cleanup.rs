@@ -82,17 +82,31 @@ fn undo_all(tasks: &mut Tasks) {
 pub fn install_handlers() -> std::io::Result<()> {
     let mut outcome = Ok(());
     HANDLERS.call_once(|| {
-        let earlier = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            earlier(panic);
-            // A task that panics holds the lock: there is nothing more to be done here.
-            if !UNDOING.get() {
-                undo_all(&mut tasks());
-            }
-        }));
+        undo_after_a_panic();
         outcome = watch_signals();
     });
     outcome
+}
+
+/// Undoes everything also after a panic. For programs that watch signals themselves; call it once, early.
+pub fn undo_after_a_panic() {
+    let earlier = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        // First: what is told of a panic may end the process.
+        // A task that panics holds the lock: there is nothing more to be done here.
+        if !UNDOING.get() {
+            undo_all(&mut tasks());
+        }
+        earlier(panic);
+    }));
+}
+
+/// Undoes everything and ends the process, whatever else it is doing.
+pub fn undo_and_exit(code: i32) -> ! {
+    // Held until the process is gone: nobody can set up anything more, or leave too early.
+    let mut tasks = tasks();
+    undo_all(&mut tasks);
+    std::process::exit(code)
 }
 
 fn watch_signals() -> std::io::Result<()> {
@@ -111,11 +125,8 @@ fn watch_signals() -> std::io::Result<()> {
             }
         });
         eprintln!("stopping: taking down what was set up");
-        // Held until the process is gone: nobody can set up anything more, or leave too early.
-        let mut tasks = tasks();
-        undo_all(&mut tasks);
         // The shells' convention for a process that a signal ended.
-        std::process::exit(128 + number);
+        undo_and_exit(128 + number);
     };
     std::thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
     Ok(())

@@ -1,8 +1,8 @@
 //! What the command line accepts, with the help that a person reads.
 
 use crate::commands::{
-    auth, bench, client, cluster, config, log, migrate, monitor, namespace, nbd, node, node_process, osd, pg,
-    placement, pool, schedule, scrub, status, up, verdict, volume,
+    auth, bench, client, cluster, config, lab, log, migrate, monitor, namespace, nbd, node, node_process,
+    osd, pg, placement, pool, schedule, scrub, status, up, verdict, volume,
 };
 use crate::top;
 use clap::{Parser, Subcommand};
@@ -96,6 +96,8 @@ pub enum Command {
     Nbd(nbd::NbdArguments),
     /// Measure a drive, a volume or an NBD export
     Bench(bench::BenchArguments),
+    /// Measure anything by a plan, so that the figures can be trusted, and compare
+    Lab(lab::LabArguments),
     /// Start a cluster, run the 10K challenge on a volume `demo`, and show how to attach a client
     #[command(after_help = demo_help())]
     Demo,

@@ -13,11 +13,10 @@ use base::units::ByteSize;
 use clap::Args;
 use lab::engine::cpu::{Monitor, Watched};
 use lab::engine::plan::{Job, Mode, TargetName, parse_seconds};
-use lab::engine::{self, Live};
+use lab::engine::{self, Live, TargetError};
 use lab::report::{Report, live_line};
-use lab::targets::nbd::NbdTarget;
-use lab::targets::raw::RawTarget;
 use lab::targets::volume::VolumeTarget;
+use lab::targets::{OpenTarget, VolumeAccess};
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -79,6 +78,14 @@ pub struct BenchArguments {
     #[arg(long, value_name = "SIZE")]
     pub io_size: Option<ByteSize>,
 
+    /// Operations a second to ask for; latencies count from when each was due [default: as many as can be done]
+    #[arg(long, value_name = "COUNT")]
+    pub rate_iops: Option<u32>,
+
+    /// Write zeros in place of random bytes, which makes stores that recognise them look faster than they are
+    #[arg(long)]
+    pub zero_buffers: bool,
+
     /// How long an operation on a volume may take before it counts as failed [default: it waits for ever]
     #[arg(long, value_name = "DURATION", value_parser = parse_timeout)]
     pub timeout: Option<Duration>,
@@ -109,6 +116,8 @@ impl BenchArguments {
         job.offset = self.offset.0;
         job.size = self.size.map(|size| size.0);
         job.io_size = self.io_size.map(|size| size.0);
+        job.rate_iops = self.rate_iops;
+        job.zero_buffers = self.zero_buffers;
         job.seed = self.seed;
         job.validate().map_err(|error| anyhow!(Usage(error.to_string())))?;
         Ok(job)
@@ -137,33 +146,26 @@ fn measure(job: &Job, directory: &Directory, arguments: &BenchArguments) -> anyh
             std::process::exit(1);
         }
     })?;
-    let live = |live: &Live| {
+    let live = |live: &Live<'_>| {
         show_on_terminal(&live_line(live));
         if stopping.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let block_bytes = u32::try_from(job.block.0).context("--bs is too large")?;
-    let measured = match &job.target {
-        TargetName::Raw(path) => {
-            let mut target = RawTarget::open(path, job.mode.writes(), job.depth, block_bytes)?;
-            engine::run(&mut target, job, &monitor, live)?
-        }
-        TargetName::Volume(name) => {
-            let cluster = directory.access(arguments.key.as_deref())?;
-            let (depth, timeout) = (job.depth, arguments.timeout);
-            // Who only reads needs nobody to give it up.
-            let open = if job.mode.writes() { OpenAs::Owner } else { OpenAs::Reader };
-            let mut target = VolumeTarget::attach(&cluster, name, open, depth, block_bytes, timeout)?;
-            engine::run(&mut target, job, &monitor, live)?
-        }
-        TargetName::Nbd(uri) => {
-            let mut target = NbdTarget::connect(uri, job.depth, block_bytes)?;
-            engine::run(&mut target, job, &monitor, live)?
-        }
-    };
+    let mut target = OpenTarget::open(job, || {
+        let cluster = directory.access(arguments.key.as_deref()).map_err(|error| unusable(&error))?;
+        // Who only reads needs nobody to give it up.
+        let open = if job.mode.writes() { OpenAs::Owner } else { OpenAs::Reader };
+        Ok(VolumeAccess { cluster, open, timeout: arguments.timeout })
+    })?;
+    let measured = engine::run(&mut target, job, &monitor, live)?;
     show_on_terminal("");
     let report = Report::new(job, &measured);
     output::show(arguments.json, &report, || report.to_string())?;
     fail_if_any_failed(&report)
+}
+
+/// Why a target cannot be used, in one sentence.
+pub fn unusable(error: &anyhow::Error) -> TargetError {
+    TargetError(format!("{error:#}"))
 }
 
 fn fail_if_any_failed(report: &Report) -> anyhow::Result<()> {
@@ -183,9 +185,11 @@ fn watched(job: &Job, directory: &Directory) -> anyhow::Result<Vec<Watched>> {
         // The export may be anybody's; if a cluster is up here, it is most likely that one's.
         TargetName::Nbd(_) => directory.holder()?.is_some(),
     };
-    if !is_concerned {
-        return Ok(Vec::new());
-    }
+    if is_concerned { nodes_of(directory) } else { Ok(Vec::new()) }
+}
+
+/// The processes of the nodes of the cluster in a directory that run on this machine.
+pub fn nodes_of(directory: &Directory) -> anyhow::Result<Vec<Watched>> {
     let osds = access::with_inquiry(directory.as_given(), async |inquiry| inquiry.osds().await)?;
     let mut watched: Vec<Watched> = Vec::new();
     for osd in &osds {
@@ -201,7 +205,7 @@ fn watched(job: &Job, directory: &Directory) -> anyhow::Result<Vec<Watched>> {
 
 /// Shows how a job goes now on one line of a terminal, in place of what stood there; nothing elsewhere. A terminal that went
 /// away is not worth failing for.
-fn show_on_terminal(line: &str) {
+pub fn show_on_terminal(line: &str) {
     let mut stderr = std::io::stderr().lock();
     if stderr.is_terminal() {
         let _ = write!(stderr, "\r\x1b[K{line}").and_then(|()| stderr.flush());
@@ -232,7 +236,7 @@ pub fn challenge(challenge: &Challenge) -> anyhow::Result<()> {
     let watched =
         challenge.processes.iter().map(|process| Watched { label: process.name.clone(), pid: process.pid });
     let monitor = Monitor::new(watched.collect());
-    let live = |live: &Live| {
+    let live = |live: &Live<'_>| {
         show_on_terminal(&live_line(live));
         ControlFlow::Continue(())
     };
@@ -254,7 +258,7 @@ fn fill(challenge: &Challenge, target: &TargetName) -> anyhow::Result<()> {
     let total = challenge.bytes / MIB;
     let mut progress = Progress::new(&label, total);
     let step = if std::io::stderr().is_terminal() { 1 } else { (total / STEPS).max(1) };
-    let live = |live: &Live| {
+    let live = |live: &Live<'_>| {
         progress.set(live.bytes_done / MIB / step * step);
         ControlFlow::Continue(())
     };

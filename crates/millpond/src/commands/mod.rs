@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod config;
 pub mod demo;
 pub mod detach;
+pub mod lab;
 pub mod last_copy;
 pub mod limits;
 pub mod log;

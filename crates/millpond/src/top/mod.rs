@@ -1,7 +1,7 @@
 //! `millpond top`: what the cluster does now, by OSD, pool, volume and client.
 
 mod rates;
-mod scrape;
+pub(crate) mod scrape;
 mod screen;
 mod table;
 

@@ -3,9 +3,9 @@
 
 use crate::engine::cpu::Role;
 use crate::engine::plan::Mode;
-use crate::report::statistics::{Ratio, median};
 use crate::report::{figure, number, size, table};
 use crate::scenarios::trials::{Figure, Trial};
+use crate::statistics::{Ratio, median};
 use crate::testbed::REPLICAS;
 use crate::testbed::jobs::Sample;
 use base::units::ByteSize;
@@ -190,7 +190,7 @@ impl Summary {
         };
         let engine_by_fio = |(case, trial): (&Case, &Trial)| {
             let ratio = trial.ratio(RAW, FIO, |sample| Some(sample.iops));
-            (case.name, ratio.map(|ratio| ratio.median))
+            (case.name, ratio.map(|ratio| ratio.estimate))
         };
         Summary {
             setup,
@@ -232,13 +232,13 @@ impl Summary {
 
     /// Where the CPU time of an operation goes.
     fn roles_table(&self) -> String {
-        let roles = Role::ALL.map(|role| format!(">{}", role.name()));
+        let roles = Role::OF_A_JOB.map(|role| format!(">{}", role.name()));
         let mut headings = vec!["CPU µs/op", "on", ">machine"];
         headings.extend(roles.iter().map(String::as_str));
         headings.extend([">told", ">IOPS/core"]);
         let row = |subject: usize, trial: &Trial| {
             let mut row = vec![figure(trial.median(subject, CPU))];
-            row.extend(Role::ALL.map(|role| match (role, subject) {
+            row.extend(Role::OF_A_JOB.map(|role| match (role, subject) {
                 // A raw device has no nodes: that is not a figure that could not be measured.
                 (Role::Nodes, RAW) => "-".to_owned(),
                 _ => {
@@ -271,7 +271,7 @@ impl Summary {
         let row = |goal: &Goal| {
             let ratio = self.ratios.get(goal.name).copied().flatten();
             let interval = ratio.and_then(|ratio| ratio.interval);
-            let ratio = ratio.map(|ratio| ratio.median);
+            let ratio = ratio.map(|ratio| ratio.estimate);
             let [must, aim] = [goal.must, goal.aim].map(|limit| format!("{limit:.1}x"));
             vec![
                 goal.name.to_owned(),
@@ -430,8 +430,8 @@ mod tests {
     fn the_json_has_samples_ratios_and_figures_by_name() {
         let json = serde_json::to_value(summary(|_| ())).unwrap();
         for (pointer, expected) in [
-            ("/ratios/randread_qd64_cpu/median", 2.0),
-            ("/ratios/fresh_write_cpu_by_3/median", 2.0 / 3.0),
+            ("/ratios/randread_qd64_cpu/estimate", 2.0),
+            ("/ratios/fresh_write_cpu_by_3/estimate", 2.0 / 3.0),
             ("/ratios/randwrite_qd1_latency/interval/1", 2.0),
             ("/engine_by_fio/randrw75_qd64", 4.0),
             ("/results/randread_qd64/fio/0/iops", 75_000.0),
@@ -457,7 +457,7 @@ mod tests {
         });
         let json = serde_json::to_value(&summary).unwrap();
         assert!(json["ratios"]["randread_qd64_cpu"].is_null());
-        assert_eq!(json["ratios"]["randwrite_qd64_cpu"]["median"], 2.0);
+        assert_eq!(json["ratios"]["randwrite_qd64_cpu"]["estimate"], 2.0);
         assert!(summary.to_string().contains("unavailable"));
     }
 

@@ -1,0 +1,70 @@
+//! Two outcomes as if they were one.
+
+use super::outcome::{Outcome, PointView, Sample, SubjectView};
+
+/// What two runs have in common, as an outcome of two subjects, which are the runs: each point is one of a subject that both have.
+///
+/// # Errors
+/// They have nothing in common.
+pub fn side_by_side(first: &Outcome, other: &Outcome) -> Result<Outcome, String> {
+    let mut points = Vec::new();
+    let mut samples: Vec<Sample> = Vec::new();
+    for (subject, view) in first.subjects.iter().enumerate() {
+        let Some(other_subject) = other.subjects.iter().position(|one| one.name == view.name) else {
+            continue;
+        };
+        for (point, point_view) in first.points.iter().enumerate() {
+            let is_same = |one: &PointView| one.name == point_view.name;
+            let Some(other_point) = other.points.iter().position(is_same) else { continue };
+            let mut found = [
+                first.samples_of(point, subject, false).cloned().collect::<Vec<_>>(),
+                other.samples_of(other_point, other_subject, false).cloned().collect(),
+            ];
+            if found.iter().any(Vec::is_empty) {
+                continue;
+            }
+            for (run, found) in found.iter_mut().enumerate() {
+                for mut sample in found.drain(..) {
+                    (sample.subject, sample.point) = (run, points.len());
+                    samples.push(sample);
+                }
+            }
+            let name = format!("{} on {}", point_view.name, view.name);
+            points.push(PointView { name, ..point_view.clone() });
+        }
+    }
+    if points.is_empty() {
+        return Err(format!(
+            "{} and {} have no job on a subject of the same name in common",
+            first.name, other.name
+        ));
+    }
+    let run = |outcome: &Outcome, name: &str| SubjectView {
+        name: name.to_owned(),
+        what: format!("{} of {}", outcome.name, outcome.build.version),
+        bytes: None,
+        is_filled: true,
+    };
+    let mut note = "They were not measured in turns: what differs may be the machine's state.".to_owned();
+    if first.machine != other.machine {
+        note += &format!(" Nor on the same machine: the other ran on {}.", other.machine);
+    }
+    let findings = [(first, "first"), (other, "other")].into_iter().flat_map(|(outcome, name)| {
+        outcome.findings.iter().cloned().map(move |mut finding| {
+            finding.text = format!("{name}: {}", finding.text);
+            finding
+        })
+    });
+    Ok(Outcome {
+        title: format!("{} and {}", first.title, other.title),
+        note: Some(note),
+        rounds: first.rounds.max(other.rounds),
+        control: false,
+        subjects: vec![run(first, "first"), run(other, "other")],
+        points,
+        samples,
+        findings: findings.collect(),
+        disappointments: Vec::new(),
+        ..first.clone()
+    })
+}

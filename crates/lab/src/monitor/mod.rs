@@ -1,0 +1,7 @@
+//! What is seen of a machine while it is measured, beside CPU time (`engine::cpu`).
+
+mod counters;
+mod pressure;
+
+pub use counters::device_bytes;
+pub use pressure::{Pressure, Stalls};

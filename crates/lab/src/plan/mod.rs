@@ -1,0 +1,421 @@
+//! A plan: what is measured, as data. `docs/lab.md` tells its keys; a key that is none is refused with its line.
+//!
+//! A plan names subjects and jobs. A job that gives several values for a key is one *point* for each combination of them. Every
+//! point is measured on every subject in every round, in turns, so that what drifts meets all alike.
+
+mod many;
+mod subject;
+
+pub use many::Many;
+pub use subject::{Engine, Place, Subject};
+
+use crate::engine::plan::{Job, Mode, PlanError, TargetName};
+use base::units::ByteSize;
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// The most points of a plan, and the most subjects: what a table can show.
+const POINTS_MAX: usize = 500;
+const SUBJECTS_MAX: usize = 16;
+const ROUNDS_MAX: u32 = 1000;
+/// The most processes that make the load of one sample.
+const CLIENTS_MAX: u32 = 256;
+/// A name is part of files' names and of tables.
+const NAME_CHARACTERS_MAX: usize = 40;
+
+/// Why a plan cannot be run.
+#[derive(thiserror::Error, Debug, PartialEq, Eq)]
+pub enum PlanFileError {
+    /// It is no TOML, has a key that is none, or a value that is none of its key. The text names the line.
+    #[error("{0}")]
+    Text(String),
+    /// What it says does not go together.
+    #[error("{0}")]
+    Sense(String),
+}
+
+/// All of a plan.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Plan {
+    /// What it is called: letters, digits, hyphens.
+    pub name: String,
+    /// The report's heading.
+    pub title: Option<String>,
+    /// What the reader should know of it.
+    pub note: Option<String>,
+    /// How often each point is measured on each subject.
+    #[serde(default = "default_rounds")]
+    pub rounds: u32,
+    /// Whether the first subject is measured twice in each round, as if it were two (A/A): a method that finds a difference
+    /// there would find any.
+    #[serde(default)]
+    pub control: bool,
+    /// How long each sample is measured, unless the job says otherwise.
+    #[serde(default = "default_runtime", deserialize_with = "duration")]
+    pub runtime: Duration,
+    /// How long each runs before.
+    #[serde(default = "default_ramp", rename = "ramp_time", deserialize_with = "duration")]
+    pub ramp: Duration,
+    /// What is measured.
+    #[serde(rename = "subject")]
+    pub subjects: Vec<Subject>,
+    /// How.
+    #[serde(rename = "job")]
+    pub jobs: Vec<JobPlan>,
+    /// What happens meanwhile.
+    #[serde(default, rename = "event")]
+    pub events: Vec<Event>,
+    /// What is to come of it.
+    #[serde(default, rename = "expect")]
+    pub expectations: Vec<Expectation>,
+}
+
+/// Jobs, with fio's names. A key with several values makes several points.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobPlan {
+    /// What it is called; by its mode if absent.
+    pub name: Option<String>,
+    /// Which operations.
+    pub rw: Many<Mode>,
+    /// Bytes of each.
+    #[serde(default = "default_block")]
+    pub bs: Many<ByteSize>,
+    /// Operations that each client keeps in flight.
+    #[serde(default = "default_one")]
+    pub iodepth: Many<u32>,
+    /// Share of reads in the mixed modes, in percent.
+    #[serde(default = "default_mix")]
+    pub rwmixread: Many<u8>,
+    /// Processes that do this at the same time. `numjobs` to fio.
+    #[serde(default = "default_one", alias = "numjobs")]
+    pub clients: Many<u32>,
+    /// Operations a second that each client asks for.
+    pub rate_iops: Option<Many<u32>>,
+    /// How long it is measured.
+    #[serde(default, deserialize_with = "optional_duration")]
+    pub runtime: Option<Duration>,
+    /// How long it runs before.
+    #[serde(default, deserialize_with = "optional_duration")]
+    pub ramp_time: Option<Duration>,
+    /// Where its part of the subject begins.
+    pub offset: Option<Many<ByteSize>>,
+    /// Bytes of that part.
+    pub size: Option<Many<ByteSize>>,
+    /// Whether zeros are written.
+    #[serde(default)]
+    pub zero_buffers: bool,
+    /// Which subjects it is for; all if absent.
+    pub subjects: Option<BTreeSet<String>>,
+}
+
+/// Something that happens to each sample of a job.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Event {
+    /// What it is called in the report.
+    pub name: String,
+    /// When, from the beginning of what is measured.
+    #[serde(deserialize_with = "duration")]
+    pub at: Duration,
+    /// What is run by a shell. `{subject}` is the subject's name, `{target}` what it is, `{dir}` its cluster's directory.
+    pub run: String,
+    /// In which job; in all if absent.
+    pub job: Option<String>,
+    /// On which subject; on all if absent.
+    pub subject: Option<String>,
+}
+
+/// Something that is to be true of the figures; what is not makes the run fail.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expectation {
+    /// Of which subject.
+    pub subject: String,
+    /// In which point or job; in all if absent.
+    pub job: Option<String>,
+    /// Which figure: `iops`, `mean_us`, `p99_us` and so on, as they are named in `run.json`.
+    pub figure: String,
+    /// No less than this, or than this many times what `than` has.
+    pub at_least: Option<f64>,
+    /// No more.
+    pub at_most: Option<f64>,
+    /// The subject of which the figure is a multiple.
+    pub than: Option<String>,
+}
+
+/// One job with one value for each key.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// What it is called, with the values of the keys that have several.
+    pub name: String,
+    /// The job's name: that of all its points.
+    pub job_name: String,
+    /// What each client does. Its target is the subject's, and not known here.
+    pub job: Job,
+    /// How many clients there are.
+    pub clients: u32,
+    /// Which subjects it is for; all if absent.
+    pub subjects: Option<BTreeSet<String>>,
+}
+
+impl Point {
+    /// Operations that all clients together keep in flight.
+    #[must_use]
+    pub fn depth(&self) -> u64 {
+        u64::from(self.job.depth) * u64::from(self.clients)
+    }
+
+    /// Whether it is measured on a subject.
+    #[must_use]
+    pub fn is_for(&self, subject: &Subject) -> bool {
+        self.subjects.as_ref().is_none_or(|names| names.contains(&subject.name))
+    }
+}
+
+impl Plan {
+    /// Reads a plan.
+    ///
+    /// # Errors
+    /// What is wrong, where, and what to write instead.
+    pub fn parse(text: &str) -> Result<Plan, PlanFileError> {
+        let plan: Plan =
+            toml_edit::de::from_str(text).map_err(|error| PlanFileError::Text(error.to_string()))?;
+        plan.check()?;
+        Ok(plan)
+    }
+
+    fn check(&self) -> Result<(), PlanFileError> {
+        let wrong = |text: String| Err(PlanFileError::Sense(text));
+        check_name("name", &self.name)?;
+        if self.rounds == 0 || self.rounds > ROUNDS_MAX {
+            return wrong(format!("rounds = {} is outside 1 to {ROUNDS_MAX}", self.rounds));
+        }
+        if self.subjects.is_empty() || self.subjects.len() > SUBJECTS_MAX {
+            return wrong(format!("a plan has 1 to {SUBJECTS_MAX} subjects, each under [[subject]]"));
+        }
+        let mut names = BTreeSet::new();
+        for subject in &self.subjects {
+            check_name("the name of a subject", &subject.name)?;
+            if !names.insert(subject.name.as_str()) {
+                return wrong(format!("two subjects are called {:?}", subject.name));
+            }
+            subject.check()?;
+        }
+        let known = |name: &String| names.contains(name.as_str());
+        let no_subject = |name: &str| PlanFileError::Sense(format!("there is no subject {name:?}"));
+        let points = self.points()?;
+        for job in &self.jobs {
+            if let Some(unknown) = job.subjects.iter().flatten().find(|name| !known(name)) {
+                return Err(no_subject(unknown));
+            }
+        }
+        for event in &self.events {
+            if let Some(unknown) = event.subject.as_ref().filter(|name| !known(name)) {
+                return Err(no_subject(unknown));
+            }
+        }
+        for expectation in &self.expectations {
+            let named = std::iter::once(&expectation.subject).chain(&expectation.than);
+            if let Some(unknown) = named.into_iter().find(|name| !known(name)) {
+                return Err(no_subject(unknown));
+            }
+            if expectation.at_least.is_none() && expectation.at_most.is_none() {
+                return wrong(format!(
+                    "what is expected of {} needs at_least or at_most",
+                    expectation.subject
+                ));
+            }
+        }
+        let jobs = self.events.iter().filter_map(|event| event.job.as_ref());
+        let jobs = jobs.chain(self.expectations.iter().filter_map(|expected| expected.job.as_ref()));
+        for name in jobs {
+            if !points.iter().any(|point| point.name == *name || point.job_name == *name) {
+                return wrong(format!("there is no job {name:?}"));
+            }
+        }
+        for point in &points {
+            for subject in self.subjects.iter().filter(|subject| point.is_for(subject)) {
+                let writes = point.job.mode.writes() || subject.is_filled();
+                if writes && matches!(subject.place(), Some(Place::Raw(_))) && !subject.overwrite {
+                    return wrong(format!(
+                        "{} would overwrite {}; say `overwrite = true` in that subject if what it holds may go{}",
+                        point.name,
+                        subject.name,
+                        if point.job.mode.writes() { "" } else { ", or `prefill = false`" },
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Every combination of its jobs' values, in their order.
+    ///
+    /// # Errors
+    /// A job cannot be run, or there are too many.
+    pub fn points(&self) -> Result<Vec<Point>, PlanFileError> {
+        let mut points: Vec<Point> = Vec::new();
+        for job in &self.jobs {
+            points.extend(job.points(self)?);
+            if points.len() > POINTS_MAX {
+                let count = points.len();
+                return Err(PlanFileError::Sense(format!(
+                    "{count} points are too many; {POINTS_MAX} are the most"
+                )));
+            }
+        }
+        if points.is_empty() {
+            return Err(PlanFileError::Sense("a plan has at least one job, under [[job]]".to_owned()));
+        }
+        let mut names = BTreeSet::new();
+        match points.iter().find(|point| !names.insert(point.name.as_str())) {
+            Some(twice) => {
+                Err(PlanFileError::Sense(format!("two jobs are called {:?}; name them", twice.name)))
+            }
+            None => Ok(points),
+        }
+    }
+
+    /// How long all of it takes at least: what is measured, and what runs before.
+    #[must_use]
+    pub fn least_duration(&self) -> Duration {
+        let points = self.points().unwrap_or_default();
+        let twin = usize::from(self.control);
+        let each = points.iter().map(|point| {
+            let subjects = self.subjects.iter().filter(|subject| point.is_for(subject)).count() + twin;
+            (point.job.ramp + point.job.runtime.unwrap_or_default()) * subjects as u32
+        });
+        each.sum::<Duration>() * self.rounds
+    }
+}
+
+impl JobPlan {
+    fn points(&self, plan: &Plan) -> Result<Vec<Point>, PlanFileError> {
+        let first = |mode: Mode, name: String| {
+            let mut job = Job::new(TargetName::Raw("-".into()), mode);
+            job.zero_buffers = self.zero_buffers;
+            job.runtime = Some(self.runtime.unwrap_or(plan.runtime));
+            job.ramp = self.ramp_time.unwrap_or(plan.ramp);
+            Point { name: name.clone(), job_name: name, job, clients: 1, subjects: self.subjects.clone() }
+        };
+        let points = match &self.name {
+            Some(name) => {
+                check_name("the name of a job", name)?;
+                let points = vec![first(Mode::RandomRead, name.clone())];
+                spread(points, Some(&self.rw), "", |point, mode| point.job.mode = mode)
+            }
+            // Without a name each mode is a job of that name.
+            None => self.rw.0.iter().map(|mode| first(*mode, mode.to_string())).collect(),
+        };
+        let points = spread(points, Some(&self.bs), "bs=", |point, block| point.job.block = block);
+        let points = spread(points, Some(&self.rwmixread), "rwmixread=", |point, mix| {
+            point.job.mix_read_percent = mix;
+        });
+        let points = spread(points, Some(&self.iodepth), "iodepth=", |point, depth| point.job.depth = depth);
+        let points =
+            spread(points, Some(&self.clients), "clients=", |point, clients| point.clients = clients);
+        let points = spread(points, self.rate_iops.as_ref(), "rate_iops=", |point, rate| {
+            point.job.rate_iops = Some(rate);
+        });
+        let points = spread(points, self.offset.as_ref(), "offset=", |point, offset| {
+            point.job.offset = offset.0;
+        });
+        let points = spread(points, self.size.as_ref(), "size=", |point, size| point.job.size = Some(size.0));
+        points.into_iter().map(checked).collect()
+    }
+}
+
+/// Each point with each of a key's values, which are in its name if there are several.
+fn spread<T: Copy + std::fmt::Display>(
+    points: Vec<Point>,
+    many: Option<&Many<T>>,
+    key: &str,
+    set: impl Fn(&mut Point, T),
+) -> Vec<Point> {
+    let Some(Many(values)) = many else { return points };
+    let with = |point: &Point, value: T| {
+        let mut point = point.clone();
+        if values.len() > 1 {
+            point.name += &format!(" {key}{value}");
+        }
+        set(&mut point, value);
+        point
+    };
+    points.iter().flat_map(|point| values.iter().map(|value| with(point, *value))).collect()
+}
+
+fn checked(point: Point) -> Result<Point, PlanFileError> {
+    let wrong = |text: String| Err(PlanFileError::Sense(format!("job {:?}: {text}", point.name)));
+    if point.clients == 0 || point.clients > CLIENTS_MAX {
+        return wrong(format!("clients = {} is outside 1 to {CLIENTS_MAX}", point.clients));
+    }
+    match point.job.validate() {
+        Ok(()) => Ok(point),
+        Err(PlanError::Endless) => wrong("runtime must be longer than 0".to_owned()),
+        // Keys have the names of options.
+        Err(error) => wrong(error.to_string().replacen("--", "", 1)),
+    }
+}
+
+fn check_name(what: &str, name: &str) -> Result<(), PlanFileError> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.chars().count() > NAME_CHARACTERS_MAX || !name.chars().all(is_plain) {
+        return Err(PlanFileError::Sense(format!(
+            "{what} is {name:?}; take 1 to {NAME_CHARACTERS_MAX} letters, digits, hyphens, dots, underscores"
+        )));
+    }
+    Ok(())
+}
+
+fn default_rounds() -> u32 {
+    6
+}
+
+fn default_runtime() -> Duration {
+    Duration::from_secs(10)
+}
+
+fn default_ramp() -> Duration {
+    Duration::from_secs(1)
+}
+
+fn default_block() -> Many<ByteSize> {
+    Many(vec![ByteSize(4096)])
+}
+
+fn default_one() -> Many<u32> {
+    Many(vec![1])
+}
+
+fn default_mix() -> Many<u8> {
+    Many(vec![50])
+}
+
+/// Reads `10`, `"10s"` or `"1.5"`: seconds.
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let Many(mut values) = Many::<Seconds>::deserialize(deserializer)?;
+    match (values.pop(), values.is_empty()) {
+        (Some(Seconds(duration)), true) => Ok(duration),
+        _ => Err(serde::de::Error::custom("this key has one value")),
+    }
+}
+
+fn optional_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    duration(deserializer).map(Some)
+}
+
+struct Seconds(Duration);
+
+impl std::str::FromStr for Seconds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Seconds, String> {
+        crate::engine::plan::parse_seconds(text).map(Seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests;

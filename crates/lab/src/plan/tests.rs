@@ -1,0 +1,108 @@
+use super::*;
+
+const PLAN: &str = r#"
+name = "small"
+rounds = 3
+runtime = "2.5s"
+
+[[subject]]
+name = "device"
+raw = "/dev/loop7"
+overwrite = true
+
+[[subject]]
+name = "disk"
+volume = "bench-{client}"
+prefill = false
+
+[[job]]
+rw = ["randread", "randwrite"]
+iodepth = [1, 64]
+
+[[job]]
+name = "large"
+rw = "rw"
+bs = "1MiB"
+rwmixread = 75
+numjobs = 4
+rate_iops = 100
+ramp_time = 0
+subjects = ["disk"]
+
+[[event]]
+name = "kill"
+at = 1
+run = "true {subject}"
+job = "large"
+
+[[expect]]
+subject = "disk"
+figure = "iops"
+at_least = 0.5
+than = "device"
+"#;
+
+fn refused(text: &str) -> String {
+    Plan::parse(text).map(|_| ()).unwrap_err().to_string()
+}
+
+#[test]
+fn a_plan_is_every_combination_of_its_jobs_values() {
+    let plan = Plan::parse(PLAN).unwrap();
+    let points = plan.points().unwrap();
+    let names: Vec<&str> = points.iter().map(|point| point.name.as_str()).collect();
+    assert_eq!(
+        names,
+        ["randread iodepth=1", "randread iodepth=64", "randwrite iodepth=1", "randwrite iodepth=64", "large"]
+    );
+    let large = &points[4];
+    assert_eq!((large.clients, large.job.rate_iops, large.job.mix_read_percent), (4, Some(100), 75));
+    assert_eq!((large.job.ramp, large.job.block), (Duration::ZERO, ByteSize(1 << 20)));
+    assert_eq!((large.is_for(&plan.subjects[0]), large.is_for(&plan.subjects[1])), (false, true));
+    assert_eq!((points[1].depth(), points[1].job.runtime), (64, Some(Duration::from_millis(2500))));
+    assert_eq!(plan.subjects[1].target(3), Some(TargetName::Volume("bench-3".into())));
+    // Three rounds of four points of 3.5 s on two subjects, and one of 2.5 s on one.
+    assert_eq!(plan.least_duration(), Duration::from_millis(3 * (8 * 3500 + 2500)));
+}
+
+#[test]
+fn what_is_no_key_or_no_value_is_refused_by_name_and_line() {
+    let check = |from: &str, to: &str, told: &str| {
+        let line = PLAN[..PLAN.find(from).unwrap()].lines().count() + 1;
+        let error = refused(&PLAN.replace(from, to));
+        assert!(error.contains(&format!("line {line},")) && error.contains(told), "{line}: {error}");
+    };
+    check("rwmixread = 75", "rwmix = 75", "unknown field `rwmix`");
+    check("overwrite = true", "overwrites = true", "unknown field `overwrites`");
+    check("bs = \"1MiB\"", "bs = \"1XB\"", "1XB");
+    check("iodepth = [1, 64]", "iodepth = []", "empty");
+    check("rw = \"rw\"", "rw = \"trim\"", "randwrite");
+    assert!(refused("name = ").contains("line 1"));
+    assert!(refused(&PLAN.replace("at = 1", "")).contains("missing field `at`"));
+}
+
+#[test]
+fn what_does_not_go_together_is_refused_with_what_to_write() {
+    let check = |from: &str, to: &str, told: &str| {
+        assert!(PLAN.contains(from), "{from}");
+        let error = refused(&PLAN.replace(from, to));
+        assert!(error.contains(told), "{error}");
+    };
+    check("overwrite = true", "", "overwrite = true");
+    check("rounds = 3", "rounds = 0", "rounds = 0");
+    check("name = \"small\"", "name = \"a/b\"", "a/b");
+    check("name = \"disk\"", "name = \"device\"", "two subjects");
+    check("raw = \"/dev/loop7\"", "", "exactly one of");
+    check("raw = \"/dev/loop7\"", "raw = \"x\"\nnbd = \"nbd://h/x\"", "exactly one of");
+    check("raw = \"/dev/loop7\"", "nbd = \"host\"", "nbd://host/export");
+    check("raw = \"/dev/loop7\"", "directory = \"/mnt\"", "size = ");
+    check("raw = \"/dev/loop7\"", "rbd = \"pool/image\"", "engine = \"fio\"");
+    check("volume = \"bench-{client}\"", "volume = \"x\"\nengine = \"fio\"", "NBD export");
+    check("name = \"large\"", "name = \"large one\"", "hyphens");
+    check("name = \"large\"\nrw = \"rw\"", "rw = \"randread\"\niodepth = [1, 2]", "two jobs are called");
+    check("numjobs = 4", "numjobs = 0", "clients = 0");
+    check("job = \"large\"", "job = \"huge\"", "no job \"huge\"");
+    check("subjects = [\"disk\"]", "subjects = [\"disc\"]", "no subject \"disc\"");
+    check("than = \"device\"", "than = \"devil\"", "no subject \"devil\"");
+    check("at_least = 0.5", "", "at_least or at_most");
+}

@@ -1,0 +1,55 @@
+//! What a plan would do.
+
+use crate::plan::{Place, Plan};
+use crate::report::table;
+use std::fmt::Write;
+
+/// For a terminal.
+#[must_use]
+pub fn explained(plan: &Plan) -> String {
+    let points = plan.points().unwrap_or_default();
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "{}", plan.title.as_deref().unwrap_or(&plan.name));
+    let twin = if plan.control { ", the first subject twice in each" } else { "" };
+    let minutes = plan.least_duration().as_secs_f64() / 60.0;
+    let (count, rounds) = (points.len(), plan.rounds);
+    let _ = writeln!(text, "{count} jobs, {rounds} rounds{twin}: {minutes:.1} minutes at least\n");
+    let subjects = plan.subjects.iter().map(|subject| {
+        let writes = points.iter().any(|point| point.job.mode.writes() && point.is_for(subject));
+        let fate = match (subject.is_filled(), writes) {
+            (true, _) => "filled first: what it holds is lost",
+            (false, true) => "overwritten by jobs",
+            (false, false) => "only read",
+        };
+        let fate = match subject.place() {
+            Some(Place::Directory(_)) => "files are made in it, and stay",
+            _ => fate,
+        };
+        let size = subject.size.map_or("all of it".to_owned(), |size| size.to_string());
+        vec![subject.name.clone(), subject.described(), size, fate.to_owned()]
+    });
+    let headings = ["subject", "what", "size", "what becomes of it"];
+    text += &table::render(&headings, subjects.collect::<Vec<_>>());
+    text.push('\n');
+    let jobs = points.iter().map(|point| {
+        let job = &point.job;
+        let rate = job.rate_iops.map_or("as fast as it can".to_owned(), |rate| format!("{rate} a second"));
+        let runtime = job.runtime.unwrap_or_default().as_secs_f64();
+        vec![
+            point.name.clone(),
+            format!("{} {}", job.mode, job.block),
+            job.depth.to_string(),
+            point.clients.to_string(),
+            rate,
+            format!("{runtime} s"),
+        ]
+    });
+    let headings = ["job", "operations", ">depth", ">clients", "rate", ">measured"];
+    text += &table::render(&headings, jobs.collect::<Vec<_>>());
+    for event in &plan.events {
+        let at = event.at.as_secs_f64();
+        let _ = writeln!(text, "\nAfter {at} s of each sample: {} (`{}`)", event.name, event.run);
+    }
+    text
+}

@@ -1,0 +1,133 @@
+//! The figures of all samples, brought down to those that are told: of each point and figure what every subject has, and how many
+//! times the first one's that is.
+
+use crate::archive::{FIGURES, Figure, Outcome, Sample};
+use crate::engine::histogram::Buckets;
+use crate::statistics::{Ratio, Resampling, Verdict, median, quantile_of, quantile_ratio};
+
+/// What may differ without being called a difference.
+pub(super) const TOLERANCE: f64 = 0.02;
+
+/// Of operations this large it is told how many bytes a second they are.
+const LARGE_BLOCK_BYTES: u64 = 64 << 10;
+
+/// One figure in one point.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Which point, by number.
+    pub point: usize,
+    /// Which figure.
+    pub figure: &'static Figure,
+    /// What each subject has: the median over the rounds, or the quantile of all latencies together.
+    pub values: Vec<Option<f64>>,
+    /// How many times the first subject's that is, but for the first.
+    pub ratios: Vec<Option<Ratio>>,
+    /// The second of two of the same by the first.
+    pub control: Option<Ratio>,
+}
+
+/// All rows.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// By point, and by figure within.
+    pub rows: Vec<Row>,
+}
+
+/// What is said of a ratio.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// Surely better than the first.
+    Better,
+    /// Surely worse.
+    Worse,
+    /// Neither is sure.
+    NoDifferenceShown,
+}
+
+impl Row {
+    /// What is said of a ratio in this row.
+    #[must_use]
+    pub fn said(&self, ratio: &Ratio) -> Said {
+        match ratio.verdict(TOLERANCE) {
+            Verdict::NoDifferenceShown => Said::NoDifferenceShown,
+            verdict if (verdict == Verdict::Above) == self.figure.more_is_better => Said::Better,
+            _ => Said::Worse,
+        }
+    }
+}
+
+impl Summary {
+    /// Of the figures that are known of any subject.
+    #[must_use]
+    pub fn of(outcome: &Outcome) -> Summary {
+        let mut rows = Vec::new();
+        for point in 0..outcome.points.len() {
+            for figure in FIGURES.iter().filter(|figure| is_told(outcome, point, figure)) {
+                let value = |subject| value_of(outcome, point, subject, figure);
+                let values: Vec<Option<f64>> = (0..outcome.subjects.len()).map(value).collect();
+                if values.iter().all(Option::is_none) {
+                    continue;
+                }
+                let ratio = |subject| match subject {
+                    0 => None,
+                    _ => ratio_of(outcome, point, (subject, false), figure),
+                };
+                let ratios = (0..outcome.subjects.len()).map(ratio).collect();
+                let control = outcome.control.then(|| ratio_of(outcome, point, (0, true), figure)).flatten();
+                rows.push(Row { point, figure, values, ratios, control });
+            }
+        }
+        Summary { rows }
+    }
+
+    /// The rows of a point.
+    pub fn of_point(&self, point: usize) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(move |row| row.point == point)
+    }
+}
+
+/// Whether a figure says something in a point that others do not.
+fn is_told(outcome: &Outcome, point: usize, figure: &Figure) -> bool {
+    let job = &outcome.points[point].job;
+    match figure.name {
+        "mib_per_second" => job.block.0 >= LARGE_BLOCK_BYTES,
+        "read_p99_us" | "write_p99_us" => !matches!(job.read_percent(), 0 | 100),
+        _ => true,
+    }
+}
+
+fn value_of(outcome: &Outcome, point: usize, subject: usize, figure: &Figure) -> Option<f64> {
+    let samples = outcome.samples_of(point, subject, false);
+    match figure.quantile {
+        None => median(samples.filter_map(|sample| (figure.of)(sample)).collect()),
+        // Percentiles of samples are not averaged.
+        Some(quantile) => {
+            let seconds: Vec<Buckets> = samples.flat_map(Sample::seconds).collect();
+            quantile_of(&seconds, quantile).map(|ns| ns as f64 / 1000.0)
+        }
+    }
+}
+
+/// A subject's figure by the first's, of the rounds that have both.
+fn ratio_of(outcome: &Outcome, point: usize, of: (usize, bool), figure: &Figure) -> Option<Ratio> {
+    let (subject, is_control) = of;
+    let pairs: Vec<(&Sample, &Sample)> = outcome
+        .samples_of(point, subject, is_control)
+        .filter_map(|sample| {
+            let first = outcome.samples_of(point, 0, false).find(|first| first.round == sample.round)?;
+            Some((first, sample))
+        })
+        .collect();
+    match figure.quantile {
+        None => {
+            let quotients =
+                pairs.iter().filter_map(|(first, sample)| Some((figure.of)(sample)? / (figure.of)(first)?));
+            Ratio::of(quotients.collect())
+        }
+        Some(quantile) => {
+            let (first, other): (Vec<_>, Vec<_>) =
+                pairs.iter().map(|(first, sample)| (first.seconds(), sample.seconds())).unzip();
+            quantile_ratio([&first, &other], quantile, &Resampling::default())
+        }
+    }
+}

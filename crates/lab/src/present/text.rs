@@ -1,0 +1,162 @@
+//! A report as text: for a terminal, and as Markdown for issues and commits.
+
+use super::summary::{Row, Said, Summary};
+use crate::archive::Outcome;
+use crate::report::{figure, table};
+use crate::statistics::Ratio;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// So many findings of a kind are told, and of the rest how many there are.
+const FINDINGS_TOLD: usize = 3;
+
+/// For a terminal.
+#[must_use]
+pub fn terminal(outcome: &Outcome, summary: &Summary) -> String {
+    let mut text = head(outcome);
+    let headings = headings(outcome);
+    let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
+    text += &table::render(&headings, rows(outcome, summary));
+    text + &foot(outcome, "")
+}
+
+/// As Markdown.
+#[must_use]
+pub fn markdown(outcome: &Outcome, summary: &Summary) -> String {
+    let mut text = format!("## {}\n\n", outcome.title);
+    for line in head(outcome).lines().filter(|line| !line.is_empty()) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{line}  ");
+    }
+    let headings = headings(outcome);
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let plain: Vec<String> =
+        headings.iter().map(|heading| heading.trim_start_matches('>').to_owned()).collect();
+    text += "\n";
+    text += &line(&plain);
+    let marks: Vec<String> = headings
+        .iter()
+        .map(|heading| if heading.starts_with('>') { "---:" } else { "---" }.to_owned())
+        .collect();
+    text += &line(&marks);
+    for row in rows(outcome, summary) {
+        text += &line(&row);
+    }
+    text + &foot(outcome, "**")
+}
+
+fn head(outcome: &Outcome) -> String {
+    let mut text = String::new();
+    let subjects: Vec<String> =
+        outcome.subjects.iter().map(|subject| format!("{} ({})", subject.name, subject.what)).collect();
+    let _ = writeln!(text, "Run       {}, {}", outcome.name, date(outcome.began_unix_ms));
+    if let Some(note) = &outcome.note {
+        let _ = writeln!(text, "Note      {}", note.trim().replace('\n', " "));
+    }
+    let _ = writeln!(text, "Machine   {}", outcome.machine);
+    let _ = writeln!(text, "Subjects  {}", subjects.join(", "));
+    let _ = writeln!(text, "Rounds    {} of {}", rounds(outcome), outcome.rounds);
+    let _ = writeln!(text, "Command   {}\n", outcome.command);
+    text
+}
+
+/// How many rounds there are of every point on every subject.
+fn rounds(outcome: &Outcome) -> u32 {
+    outcome.samples.iter().map(|sample| sample.round).max().unwrap_or(0)
+}
+
+/// A moment, as it is written down everywhere: UTC.
+#[must_use]
+pub(super) fn date(unix_ms: u64) -> String {
+    let moment = time::UtcDateTime::from_unix_timestamp(unix_ms.cast_signed() / 1000);
+    let text = moment.map(|moment| {
+        let (date, hour, minute) = (moment.date(), moment.hour(), moment.minute());
+        format!("{date} {hour:02}:{minute:02} UTC")
+    });
+    text.unwrap_or_else(|_| "at an unknown time".to_owned())
+}
+
+pub(super) fn headings(outcome: &Outcome) -> Vec<String> {
+    let mut headings = vec!["job".to_owned(), "figure".to_owned()];
+    for (number, subject) in outcome.subjects.iter().enumerate() {
+        headings.push(format!(">{}", subject.name));
+        if number > 0 {
+            headings.extend([format!(">by {}", outcome.subjects[0].name), String::new()]);
+        }
+    }
+    if outcome.control {
+        headings.push(">A/A".to_owned());
+    }
+    headings
+}
+
+pub(super) fn rows(outcome: &Outcome, summary: &Summary) -> Vec<Vec<String>> {
+    let mut last = None;
+    let row = |row: &Row| {
+        let is_next = last.replace(row.point) != Some(row.point);
+        let name = if is_next { outcome.points[row.point].name.clone() } else { String::new() };
+        let mut cells = vec![name, row.figure.heading.to_owned()];
+        for (number, (value, ratio)) in row.values.iter().zip(&row.ratios).enumerate() {
+            cells.push(figure(*value));
+            if number > 0 {
+                cells.push(told(ratio.as_ref()));
+                cells.push(ratio.as_ref().map_or("", |ratio| words(row, ratio)).to_owned());
+            }
+        }
+        if outcome.control {
+            cells.push(told(row.control.as_ref()));
+        }
+        cells
+    };
+    summary.rows.iter().map(row).collect()
+}
+
+/// A ratio and its interval.
+fn told(ratio: Option<&Ratio>) -> String {
+    match ratio {
+        None => "-".to_owned(),
+        Some(Ratio { estimate, interval: None, .. }) => format!("{estimate:.2}"),
+        Some(Ratio { estimate, interval: Some([low, high]), .. }) => {
+            format!("{estimate:.2} ({low:.2}-{high:.2})")
+        }
+    }
+}
+
+pub(super) fn words(row: &Row, ratio: &Ratio) -> &'static str {
+    match row.said(ratio) {
+        Said::Better => "better",
+        Said::Worse => "worse",
+        Said::NoDifferenceShown if ratio.interval.is_some() => "no difference shown",
+        Said::NoDifferenceShown => "",
+    }
+}
+
+fn foot(outcome: &Outcome, strong: &str) -> String {
+    let mut text = String::new();
+    for missed in &outcome.disappointments {
+        let _ = writeln!(text, "\n{strong}MISSED{strong}: {missed}");
+    }
+    if outcome.findings.is_empty() {
+        let _ = writeln!(text, "\nNothing speaks against these figures.");
+        return text;
+    }
+    let _ = writeln!(text, "\n{strong}NOT TO BE TRUSTED{strong}:");
+    for (code, texts) in findings_by_code(outcome) {
+        for told in texts.iter().take(FINDINGS_TOLD) {
+            let _ = writeln!(text, "- {code}: {told}");
+        }
+        if texts.len() > FINDINGS_TOLD {
+            let _ = writeln!(text, "- {code}: and {} more", texts.len() - FINDINGS_TOLD);
+        }
+    }
+    text
+}
+
+/// The findings, by their codes.
+pub(super) fn findings_by_code(outcome: &Outcome) -> BTreeMap<&str, Vec<&str>> {
+    let mut by_code: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for finding in &outcome.findings {
+        by_code.entry(&finding.code).or_default().push(&finding.text);
+    }
+    by_code
+}

@@ -1,0 +1,73 @@
+//! What happens to a subject while it is measured.
+
+use super::Host;
+use crate::archive::Happened;
+use crate::plan::{Event, Plan, Point, Subject};
+use crate::testbed::command;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long an event may take beyond the window.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// The events of one sample, on a thread of their own.
+pub(super) struct Events {
+    /// Dropped, it lets none begin any more.
+    going_on: Sender<()>,
+    thread: JoinHandle<Vec<Happened>>,
+}
+
+impl Events {
+    /// Has them happen, each when it is due since now.
+    pub(super) fn begin(plan: &Plan, host: &dyn Host, subject: &Subject, point: &Point) -> Option<Events> {
+        let is_meant = |event: &&Event| {
+            let of_job = |name: &String| *name == point.name || *name == point.job_name;
+            event.job.as_ref().is_none_or(of_job)
+                && event.subject.as_ref().is_none_or(|name| *name == subject.name)
+        };
+        let directory = host.directory_of(subject).display().to_string();
+        let target = subject.target(1).map_or_else(String::new, |target| target.to_string());
+        let filled_in = |line: &str| {
+            line.replace("{subject}", &subject.name).replace("{dir}", &directory).replace("{target}", &target)
+        };
+        let mut due: Vec<(Duration, String, String)> = plan
+            .events
+            .iter()
+            .filter(is_meant)
+            .map(|event| (event.at, event.name.clone(), filled_in(&event.run)))
+            .collect();
+        if due.is_empty() {
+            return None;
+        }
+        due.sort();
+        let (going_on, ended) = channel::<()>();
+        let began = Instant::now();
+        let happen = move || {
+            let mut happened = Vec::new();
+            for (at, name, line) in due {
+                let left = at.saturating_sub(began.elapsed());
+                if ended.recv_timeout(left) != Err(RecvTimeoutError::Timeout) {
+                    break;
+                }
+                let at_s = began.elapsed().as_secs_f64();
+                let failed = command::run("sh", &["-c", &line], LIMIT).err();
+                happened.push(Happened {
+                    name,
+                    at_s,
+                    took_s: began.elapsed().as_secs_f64() - at_s,
+                    failed: failed.map(|error| error.to_string()),
+                });
+            }
+            happened
+        };
+        let thread = std::thread::Builder::new().name("events".to_owned()).spawn(happen).ok()?;
+        Some(Events { going_on, thread })
+    }
+
+    /// What has happened, when what is under way has ended.
+    pub(super) fn end(self) -> Vec<Happened> {
+        drop(self.going_on);
+        self.thread.join().unwrap_or_default()
+    }
+}

@@ -1,0 +1,226 @@
+//! Running a plan: every point on every subject in every round, in turns, and all of it into an archive.
+//!
+//! What makes the load are agents, processes of their own; this one watches. Whatever ends it (an error, a signal, a panic), it
+//! ends the agents and has each subject's `stop` run; what came until then is in the archive.
+
+mod events;
+mod expectations;
+mod fio;
+mod sample;
+mod subjects;
+
+use crate::archive::{Archive, Build, Outcome, PointView, SubjectView};
+use crate::engine::cpu::{Machine, Watched};
+use crate::plan::{Plan, Point, Subject};
+use crate::trust;
+use anyhow::bail;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// What the program that a plan is run by knows, and this does not.
+pub trait Host {
+    /// A program that serves as an agent: it does what it is told on its standard input.
+    fn agent(&self) -> Command;
+
+    /// The directory of the cluster that a subject is of.
+    fn directory_of(&self, subject: &Subject) -> PathBuf;
+
+    /// The processes whose CPU time is that of a subject's nodes, where the plan does not name them.
+    ///
+    /// # Errors
+    /// Its cluster does not answer.
+    fn processes(&self, subject: &Subject) -> anyhow::Result<Vec<Watched>>;
+
+    /// How long after an operation [`Self::served`] counts it at the latest.
+    fn served_delay(&self, subject: &Subject) -> Duration;
+
+    /// Bytes that were read of a subject and written to it so far, by its own account; `None` if it has none. Asked for what so
+    /// many clients use.
+    ///
+    /// # Errors
+    /// It does not answer.
+    fn served(&self, subject: &Subject, clients: u32) -> anyhow::Result<Option<(u64, u64)>>;
+}
+
+/// What is asked for beside the plan.
+pub struct Options<'a> {
+    /// The command that is told as what made it.
+    pub command: String,
+    /// Whether it is to end.
+    pub stopping: &'a AtomicBool,
+}
+
+/// How it goes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Progress<'a> {
+    /// Something takes its time before or between measurements.
+    Step(String),
+    /// A sample begins.
+    Sample {
+        /// What it is called.
+        name: String,
+        /// Which of how many it is, from 1.
+        number: usize,
+        /// How many there are.
+        of: usize,
+        /// How long all that is left takes at least.
+        left: Duration,
+    },
+    /// It goes on: operations a second, of each second so far.
+    Going(&'a [f64]),
+    /// It is done: operations a second, and the average latency in microseconds.
+    Sampled(f64, Option<f64>),
+}
+
+/// One turn: a subject, or the second of two of the same.
+#[derive(Clone, Copy)]
+struct Turn {
+    subject: usize,
+    is_control: bool,
+}
+
+/// Runs a plan, whose text is in `archive` already.
+///
+/// # Errors
+/// A subject cannot be set up, a sample cannot be had, or the archive not be written. What came before that is in the archive.
+pub fn run(
+    plan: &Plan,
+    host: &dyn Host,
+    options: &Options<'_>,
+    archive: &mut Archive,
+    progress: &mut dyn FnMut(&Progress<'_>),
+) -> anyhow::Result<Outcome> {
+    let points = plan.points()?;
+    expectations::check(plan)?;
+    let mut outcome = begin(plan, &points, options);
+    archive.write(&outcome)?;
+    let came = measure_all(plan, &points, host, options, &mut outcome, archive, progress);
+    outcome.ended_unix_ms = unix_ms();
+    outcome.ended_early = match &came {
+        Ok(()) if options.stopping.load(Ordering::Relaxed) => Some("it was interrupted".to_owned()),
+        Ok(()) => None,
+        Err(error) => Some(format!("{error:#}")),
+    };
+    outcome.findings = trust::findings(&outcome);
+    outcome.disappointments = expectations::missed(plan, &outcome);
+    archive.write(&outcome)?;
+    archive.write_tables(&outcome)?;
+    came.map(|()| outcome)
+}
+
+fn begin(plan: &Plan, points: &[Point], options: &Options<'_>) -> Outcome {
+    let subject = |subject: &Subject| SubjectView {
+        name: subject.name.clone(),
+        what: subject.described(),
+        bytes: None,
+        is_filled: subject.is_filled(),
+    };
+    let point = |point: &Point| PointView {
+        name: point.name.clone(),
+        job_name: point.job_name.clone(),
+        job: point.job.clone(),
+        clients: point.clients,
+    };
+    let now = unix_ms();
+    Outcome {
+        format: crate::archive::FORMAT,
+        name: plan.name.clone(),
+        title: plan.title.clone().unwrap_or_else(|| plan.name.clone()),
+        note: plan.note.clone(),
+        command: options.command.clone(),
+        machine: Machine::this(),
+        build: Build { version: env!("CARGO_PKG_VERSION").to_owned(), is_debug: cfg!(debug_assertions) },
+        began_unix_ms: now,
+        ended_unix_ms: now,
+        rounds: plan.rounds,
+        control: plan.control,
+        ended_early: Some("it has not ended".to_owned()),
+        subjects: plan.subjects.iter().map(subject).collect(),
+        points: points.iter().map(point).collect(),
+        samples: Vec::new(),
+        findings: Vec::new(),
+        disappointments: Vec::new(),
+    }
+}
+
+fn measure_all(
+    plan: &Plan,
+    points: &[Point],
+    host: &dyn Host,
+    options: &Options<'_>,
+    outcome: &mut Outcome,
+    archive: &mut Archive,
+    progress: &mut dyn FnMut(&Progress<'_>),
+) -> anyhow::Result<()> {
+    let is_stopping = || options.stopping.load(Ordering::Relaxed);
+    let mut standing = Vec::new();
+    for (number, subject) in plan.subjects.iter().enumerate() {
+        if is_stopping() {
+            return Ok(());
+        }
+        standing.push(subjects::start(subject, host, progress)?);
+        let clients = points.iter().filter(|point| point.is_for(subject)).map(|point| point.clients).max();
+        let bytes = subjects::fill(subject, host, clients.unwrap_or(1), options.stopping, progress)?;
+        outcome.subjects[number].bytes = Some(bytes);
+        std::thread::sleep(host.served_delay(subject));
+    }
+    let mut turns: Vec<Turn> =
+        (0..plan.subjects.len()).map(|subject| Turn { subject, is_control: false }).collect();
+    if plan.control {
+        turns.push(Turn { subject: 0, is_control: true });
+    }
+    let in_a_round =
+        |point: &Point| turns.iter().filter(|turn| point.is_for(&plan.subjects[turn.subject])).count();
+    let of = points.iter().map(in_a_round).sum::<usize>() * plan.rounds as usize;
+    let began = Instant::now();
+    let mut number = 0;
+    for round in 1..=plan.rounds {
+        for (point_number, point) in points.iter().enumerate() {
+            for turn in 0..turns.len() {
+                // Whoever comes first finds the machine in another state than who comes last.
+                let Turn { subject, is_control } = turns[(turn + round as usize - 1) % turns.len()];
+                let plan_subject = &plan.subjects[subject];
+                if !point.is_for(plan_subject) {
+                    continue;
+                }
+                if is_stopping() {
+                    return Ok(());
+                }
+                number += 1;
+                let twin = if is_control { " once more" } else { "" };
+                let name = format!("round {round}: {} on {}{twin}", point.name, plan_subject.name);
+                let left = left(plan, began, number - 1, of);
+                progress(&Progress::Sample { name: name.clone(), number, of, left });
+                let asked = sample::Asked { plan, host, subject: plan_subject, point, round, options };
+                let mut sample = match sample::take(&asked, progress) {
+                    Ok(sample) => sample,
+                    Err(error) => bail!("{name}: {error:#}"),
+                };
+                (sample.subject, sample.point, sample.is_control) = (subject, point_number, is_control);
+                progress(&Progress::Sampled(sample.iops(), sample.mean_us()));
+                outcome.samples.push(sample);
+                outcome.ended_unix_ms = unix_ms();
+                archive.write(outcome)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How long what is left takes, as far as can be told.
+fn left(plan: &Plan, began: Instant, done: usize, of: usize) -> Duration {
+    match done {
+        0 => plan.least_duration(),
+        _ => began.elapsed() / done as u32 * (of - done) as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests;
+
+/// Milliseconds since 1970.
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

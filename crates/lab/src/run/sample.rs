@@ -1,0 +1,304 @@
+//! One sample: one point on one subject.
+
+use super::events::Events;
+use super::subjects::is_by_fio;
+use super::{Host, Options, Progress, fio};
+use crate::agent::{Access, Agent, Done, Order, Said, Second, Wish, unix_ns};
+use crate::archive::{AgentView, Contents, Sample, Second as MergedSecond, Served};
+use crate::engine::cpu::{Monitor, Snapshot, Watched};
+use crate::engine::histogram::{Buckets, Latency};
+use crate::engine::plan::Job;
+use crate::monitor::Stalls;
+use crate::plan::{Place, Plan, Point, Subject};
+use crate::report::{Cpu, side};
+use anyhow::{Context, bail};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How often it is looked what agents say. Rare enough to cost nothing that the measurement would see.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// How long agents may take beyond their time: a cluster that recovers stands still for that long.
+const GRACE: Duration = Duration::from_secs(120);
+/// A second shorter than this has no rate of its own.
+const TELLING_SECONDS: f64 = 0.2;
+
+/// What is asked for.
+pub(super) struct Asked<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) host: &'a dyn Host,
+    pub(super) subject: &'a Subject,
+    pub(super) point: &'a Point,
+    pub(super) round: u32,
+    pub(super) options: &'a Options<'a>,
+}
+
+/// How a subject is reached by one of so many clients.
+pub(super) fn access_of(subject: &Subject, host: &dyn Host, clients: u32) -> Access {
+    Access {
+        dir: Some(host.directory_of(subject)),
+        key: None,
+        shared: clients > 1 && !subject.is_by_client(),
+        create_bytes: match subject.place() {
+            Some(Place::Directory(_)) => subject.size.map(|size| size.0),
+            _ => None,
+        },
+    }
+}
+
+/// What a client does in a round.
+pub(super) fn job_of(subject: &Subject, point: &Point, client: u32, round: u32) -> Option<Job> {
+    Some(Job {
+        target: subject.target(client)?,
+        size: point.job.size.or(subject.size.map(|size| size.0)),
+        // The same on every subject, and another in each round.
+        seed: u64::from(round) << 32 | u64::from(client),
+        ..point.job.clone()
+    })
+}
+
+/// The processes whose CPU time is that of a subject's nodes.
+pub(super) fn watched(subject: &Subject, host: &dyn Host) -> anyhow::Result<Vec<Watched>> {
+    if subject.watch.is_empty() {
+        return host.processes(subject);
+    }
+    let all = procfs::process::all_processes().context("cannot list processes")?;
+    let mut watched = Vec::new();
+    for process in all.flatten() {
+        let Ok(stat) = process.stat() else { continue };
+        if subject.watch.contains(&stat.comm) {
+            watched.push(Watched {
+                label: format!("{}.{}", stat.comm, stat.pid),
+                pid: stat.pid.cast_unsigned(),
+            });
+        }
+    }
+    Ok(watched)
+}
+
+/// One client, as far as it is known.
+struct Client {
+    agent: Agent,
+    opened_unix_ns: Option<u64>,
+    seconds: Vec<Second>,
+    done: Option<Done>,
+}
+
+/// All counters at one moment.
+struct Moment {
+    cpu: Snapshot,
+    stalls: Stalls,
+}
+
+/// Takes the sample. Its numbers are not filled in.
+pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -> anyhow::Result<Sample> {
+    if is_by_fio(asked.subject) {
+        return fio::take(asked, progress);
+    }
+    let Asked { host, subject, point, round, .. } = *asked;
+    let served = host.served(subject, point.clients)?;
+    let mut clients = Vec::new();
+    for number in 1..=point.clients {
+        let job = job_of(subject, point, number, round).context("no agent reaches this subject")?;
+        let order = Order { job, access: access_of(subject, host, point.clients) };
+        let agent = Agent::start(&format!("client {number}"), &mut host.agent(), &order)?;
+        clients.push(Client { agent, opened_unix_ns: None, seconds: Vec::new(), done: None });
+    }
+    for client in &mut clients {
+        client.agent.get_ready()?;
+    }
+    let pids = clients.iter().map(|client| client.agent.pid()).collect();
+    let monitor = Monitor::of(pids, watched(subject, host)?);
+    let now = || Moment { cpu: monitor.snapshot(), stalls: Stalls::now() };
+    for client in &mut clients {
+        client.agent.wish(Wish::Start)?;
+    }
+    let watching = Watching::of(asked, &mut clients);
+    let (before, after, events) = watching.until_done(now, progress)?;
+    let mut sample = merged(point, &clients);
+    sample.events = events;
+    sample.round = round;
+    let usage = monitor.usage(&before.cpu, &after.cpu);
+    sample.cpu = Some(Cpu::new(&usage, operations_between(&sample, usage.seconds)));
+    let pressure = after.stalls.since(&before.stalls);
+    (sample.cpu_pressure, sample.io_pressure) = (pressure.cpu, pressure.io);
+    let dones = clients.iter().filter_map(|client| client.done.as_ref());
+    let asked_bytes =
+        dones.fold((0, 0), |(read, written), done| (read + done.read_bytes, written + done.written_bytes));
+    std::thread::sleep(host.served_delay(subject));
+    if let Some((before, after)) = served.zip(host.served(subject, point.clients)?) {
+        sample.served = Some(Served {
+            asked_read_bytes: asked_bytes.0,
+            asked_written_bytes: asked_bytes.1,
+            read_bytes: after.0.saturating_sub(before.0),
+            written_bytes: after.1.saturating_sub(before.1),
+        });
+    }
+    for client in clients {
+        if let Some(done) = client.done {
+            client.agent.finish(&done);
+        }
+    }
+    Ok(sample)
+}
+
+/// Operations in the time in which CPU time was counted: a little less than what was measured.
+fn operations_between(sample: &Sample, seconds: f64) -> u64 {
+    let share = if sample.seconds > 0.0 { (seconds / sample.seconds).min(1.0) } else { 0.0 };
+    (sample.operations() as f64 * share).round() as u64
+}
+
+/// A sample that is under way.
+struct Watching<'a, 'b> {
+    asked: &'a Asked<'a>,
+    clients: &'b mut [Client],
+    deadline: Instant,
+    stopped: bool,
+}
+
+impl<'a, 'b> Watching<'a, 'b> {
+    fn of(asked: &'a Asked<'a>, clients: &'b mut [Client]) -> Watching<'a, 'b> {
+        let Job { ramp, runtime, .. } = &asked.point.job;
+        // A rate that cannot be kept takes twice its time.
+        let deadline = Instant::now() + *ramp + 2 * runtime.unwrap_or_default() + GRACE;
+        Watching { asked, clients, deadline, stopped: false }
+    }
+
+    /// The counters when the last of all windows had opened and when the first had closed, and what happened between.
+    fn until_done(
+        mut self,
+        now: impl Fn() -> Moment,
+        progress: &mut dyn FnMut(&Progress<'_>),
+    ) -> anyhow::Result<(Moment, Moment, Vec<crate::archive::Happened>)> {
+        let (mut before, mut after, mut events) = (None, None, None);
+        let mut rates = Vec::new();
+        loop {
+            let told = self.hear()?;
+            if before.is_none() && self.clients.iter().all(|client| client.opened_unix_ns.is_some()) {
+                before = Some(now());
+                let Asked { plan, host, subject, point, .. } = *self.asked;
+                events = Events::begin(plan, host, subject, point);
+            }
+            if after.is_none() && self.clients.iter().any(|client| client.done.is_some()) {
+                after = Some(now());
+            }
+            if told {
+                self.rates(&mut rates);
+                progress(&Progress::Going(&rates));
+            }
+            if self.clients.iter().all(|client| client.done.is_some()) {
+                break;
+            }
+            if Instant::now() > self.deadline {
+                bail!("clients have not ended {} s after their time", GRACE.as_secs());
+            }
+            if !self.stopped && self.asked.options.stopping.load(Ordering::Relaxed) {
+                self.stopped = true;
+                self.deadline = Instant::now() + GRACE;
+                for client in &mut *self.clients {
+                    client.agent.wish(Wish::Stop)?;
+                }
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        let events = events.map(Events::end).unwrap_or_default();
+        // Who was stopped in the ramp measured nothing.
+        let after = after.context("no client has ended")?;
+        let before = match before {
+            Some(before) => before,
+            None => Moment { cpu: after.cpu.clone(), stalls: after.stalls },
+        };
+        Ok((before, after, events))
+    }
+
+    /// Takes in what clients say; answers whether a second was told.
+    fn hear(&mut self) -> anyhow::Result<bool> {
+        let mut told = false;
+        for client in self.clients.iter_mut().filter(|client| client.done.is_none()) {
+            while let Some(said) = client.agent.try_next()? {
+                match said {
+                    Said::Opened { unix_ns } => client.opened_unix_ns = Some(unix_ns),
+                    Said::Second(second) => {
+                        told = true;
+                        client.seconds.push(second);
+                    }
+                    Said::Done(done) => {
+                        client.done = Some(done);
+                        break;
+                    }
+                    Said::Ready(_) | Said::Clock(_) => {}
+                    Said::Failed(reason) => bail!("{reason}"),
+                }
+            }
+        }
+        Ok(told)
+    }
+
+    /// Operations a second so far, of each second that all clients have told of.
+    fn rates(&self, rates: &mut Vec<f64>) {
+        let told = self.clients.iter().map(|client| client.seconds.len()).min().unwrap_or(0);
+        for second in rates.len()..told {
+            rates.push(self.clients.iter().map(|client| client.seconds[second].iops).sum());
+        }
+    }
+}
+
+/// What all clients measured together.
+fn merged(point: &Point, clients: &[Client]) -> Sample {
+    let mut sample = Sample::default();
+    let mut by_second: BTreeMap<u64, (MergedSecond, Latency, Latency)> = BTreeMap::new();
+    let (mut reads, mut writes) = (Latency::default(), Latency::default());
+    for (number, client) in clients.iter().enumerate() {
+        let Some(done) = &client.done else { continue };
+        let mut operations = 0;
+        for second in &client.seconds {
+            let Some(at_s) = second.at_s else { continue };
+            let parts = [Latency::from(&second.reads), Latency::from(&second.writes)];
+            operations += parts.iter().map(Latency::count).sum::<u64>();
+            reads.merge(&parts[0]);
+            writes.merge(&parts[1]);
+            // Those of several clients begin a little apart; their middles lie in the same second.
+            let which = (at_s - second.seconds / 2.0).max(0.0) as u64;
+            let (merged, all_reads, all_writes) = by_second.entry(which).or_default();
+            merged.at_s = merged.at_s.max(at_s);
+            merged.seconds = merged.seconds.max(second.seconds);
+            if second.seconds >= TELLING_SECONDS {
+                merged.read_iops += parts[0].count() as f64 / second.seconds;
+                merged.write_iops += parts[1].count() as f64 / second.seconds;
+            }
+            all_reads.merge(&parts[0]);
+            all_writes.merge(&parts[1]);
+        }
+        sample.seconds = sample.seconds.max(done.seconds);
+        sample.errors += done.errors;
+        sample.first_error = sample.first_error.or_else(|| done.first_error.clone());
+        sample.overdue += done.overdue;
+        sample.stopped_early |= done.stopped_early;
+        sample.contents.add(&Contents { read: done.read_contents, written: done.write_contents });
+        let ahead_ns = client.agent.clock_ahead_ns;
+        let opened_ns = client.opened_unix_ns.unwrap_or_else(unix_ns).saturating_add_signed(-ahead_ns);
+        sample.agents.push(AgentView {
+            name: format!("client {}", number + 1),
+            clock_ahead_ms: ahead_ns as f64 / 1e6,
+            opened_unix_ms: opened_ns as f64 / 1e6,
+            seconds: done.seconds,
+            iops: if done.seconds > 0.0 { operations as f64 / done.seconds } else { 0.0 },
+            is_debug: client.agent.ready.as_ref().is_some_and(|ready| ready.is_debug),
+        });
+    }
+    sample.began_unix_ms =
+        sample.agents.iter().map(|agent| agent.opened_unix_ms).reduce(f64::min).map_or(0, |ms| ms as u64);
+    for (mut second, all_reads, all_writes) in by_second.into_values() {
+        let mut all = Latency::default();
+        all.merge(&all_reads);
+        all.merge(&all_writes);
+        let summary = all.summary();
+        second.mean_us = summary.map(|summary| summary.mean_us);
+        second.p99_us = summary.map(|summary| summary.p99_us);
+        sample.series.push(second);
+        sample.latencies.push((Buckets::from(&all_reads), Buckets::from(&all_writes)));
+    }
+    sample.read = side(&reads, sample.seconds, point.job.block);
+    sample.write = side(&writes, sample.seconds, point.job.block);
+    sample
+}

@@ -1,0 +1,324 @@
+//! Plans are run with agents that are played by a script: they say what a test has them say, the truth or not, in no time.
+
+use super::*;
+use crate::agent::{Done, Said, Second as AgentSecond};
+use crate::engine::histogram::{Buckets, Latency};
+use std::cell::Cell;
+
+/// The directory of a test, and what its agents say.
+struct Stage {
+    directory: tempfile::TempDir,
+    script: String,
+    served: Box<dyn Fn(u64) -> Option<(u64, u64)>>,
+    asked: Cell<u64>,
+}
+
+impl Host for Stage {
+    fn agent(&self) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", &self.script]);
+        command
+    }
+
+    fn directory_of(&self, _: &Subject) -> PathBuf {
+        self.directory.path().to_owned()
+    }
+
+    fn processes(&self, _: &Subject) -> anyhow::Result<Vec<Watched>> {
+        Ok(Vec::new())
+    }
+
+    fn served_delay(&self, _: &Subject) -> Duration {
+        Duration::ZERO
+    }
+
+    fn served(&self, _: &Subject, _: u32) -> anyhow::Result<Option<(u64, u64)>> {
+        let nth = self.asked.get();
+        self.asked.set(nth + 1);
+        Ok((self.served)(nth))
+    }
+}
+
+/// So many reads of each of three seconds, each of which took so long.
+fn seconds(iops: u64, latency_us: u64) -> Vec<AgentSecond> {
+    let second = |at: u32| {
+        let mut latency = Latency::default();
+        (0..iops).for_each(|_| latency.record(latency_us * 1000));
+        let reads = Buckets::from(&latency);
+        AgentSecond {
+            at_s: Some(f64::from(at)),
+            seconds: 1.0,
+            iops: iops as f64,
+            reads,
+            ..Default::default()
+        }
+    };
+    (1..=3).map(second).collect()
+}
+
+fn done(iops: u64) -> Done {
+    Done {
+        seconds: 3.0,
+        read_bytes: 3 * iops * 4096,
+        written_bytes: 0,
+        errors: 0,
+        first_error: None,
+        stopped_early: false,
+        overdue: 0,
+        read_contents: Default::default(),
+        write_contents: Default::default(),
+    }
+}
+
+/// A script that says it is ready, waits for the start, and then says all of it.
+fn says(clock_ahead_s: i64, said: &[Said]) -> String {
+    let lines: Vec<String> = said.iter().map(|said| serde_json::to_string(said).unwrap()).collect();
+    let ready = r#"{"ready":{"bytes":1048576,"pid":1,"version":"0","is_debug":false}}"#;
+    format!(
+        "read order
+         echo '{ready}'
+         now() {{ echo $(($(date +%s%N) + {clock_ahead_s} * 1000000000)); }}
+         while read wish; do
+             case $wish in
+             *clock*) echo '{{\"clock\":'$(now)'}}' ;;
+             *start*) break ;;
+             *) exit ;;
+             esac
+         done
+         echo '{{\"opened\":{{\"unix_ns\":'$(now)'}}}}'
+         cat <<'END'
+{}
+END
+",
+        lines.join("\n")
+    )
+}
+
+fn stage(script: String) -> Stage {
+    let directory = tempfile::tempdir().unwrap();
+    Stage { directory, script, served: Box::new(|_| None), asked: Cell::new(0) }
+}
+
+const PLAN: &str = r#"
+name = "played"
+rounds = 2
+ramp_time = 0
+runtime = 3
+
+[[subject]]
+name = "one"
+raw = "/one"
+prefill = false
+
+[[subject]]
+name = "two"
+raw = "/two"
+prefill = false
+
+[[job]]
+rw = "randread"
+iodepth = 4
+"#;
+
+/// What comes of a plan, and of reading it again from where it was kept.
+fn played(stage: &Stage, plan: &str) -> anyhow::Result<Outcome> {
+    let stopping = AtomicBool::new(false);
+    let options = Options { command: "test".to_owned(), stopping: &stopping };
+    let path = stage.directory.path().join("kept");
+    let mut archive = Archive::create(&path, plan)?;
+    let came = run(&Plan::parse(plan)?, stage, &options, &mut archive, &mut |_| {});
+    if let Ok(outcome) = &came {
+        let (_, read) = Archive::open(&path)?;
+        let told = |outcome: &Outcome| {
+            let figures = outcome.samples.iter().flat_map(|sample| {
+                crate::archive::FIGURES
+                    .iter()
+                    .map(|figure| (figure.of)(sample).map(|value| format!("{value:.6}")))
+            });
+            let latencies = outcome.samples.iter().flat_map(|sample| sample.seconds());
+            let latencies = latencies.map(|second| second.counts).collect::<Vec<_>>();
+            (
+                figures.collect::<Vec<_>>(),
+                latencies,
+                outcome.findings.clone(),
+                outcome.disappointments.clone(),
+            )
+        };
+        assert!(told(&read) == told(outcome), "what is kept is what came");
+    }
+    came
+}
+
+fn truth() -> String {
+    let seconds = seconds(1000, 4000).into_iter().map(Said::Second);
+    says(0, &seconds.chain([Said::Done(done(1000))]).collect::<Vec<_>>())
+}
+
+fn codes(outcome: &Outcome) -> Vec<&str> {
+    let mut codes: Vec<&str> = outcome.findings.iter().map(|finding| finding.code.as_str()).collect();
+    // Others may use the machine of a test, and the build is as it is.
+    codes.retain(|code| !["debug", "neighbours", "steal", "cpu-lines"].contains(code));
+    codes.dedup();
+    codes
+}
+
+#[test]
+fn every_point_is_measured_on_every_subject_in_turns_and_kept() {
+    let outcome = played(&stage(truth()), PLAN).unwrap();
+    let turns: Vec<(u32, usize)> =
+        outcome.samples.iter().map(|sample| (sample.round, sample.subject)).collect();
+    assert_eq!(turns, [(1, 0), (1, 1), (2, 1), (2, 0)]);
+    let sample = &outcome.samples[3];
+    assert_eq!((sample.operations(), sample.iops(), sample.seconds), (3000, 1000.0, 3.0));
+    assert_eq!((sample.mean_us(), sample.series.len()), (Some(4000.0), 3));
+    // Three digits are kept.
+    assert!(sample.quantile_us(0.99).is_some_and(|us| (us - 4000.0).abs() < 4.0));
+    assert_eq!((codes(&outcome), outcome.ended_early.as_deref()), (vec![], None), "{:?}", outcome.findings);
+}
+
+#[test]
+fn several_clients_are_one_load_and_the_first_subject_is_its_own_control() {
+    let plan = PLAN.replace("rounds = 2", "rounds = 1\ncontrol = true") + "clients = 3\n";
+    let outcome = played(&stage(truth()), &plan).unwrap();
+    let turns: Vec<(usize, bool)> =
+        outcome.samples.iter().map(|sample| (sample.subject, sample.is_control)).collect();
+    assert_eq!(turns, [(0, false), (1, false), (0, true)]);
+    let sample = &outcome.samples[0];
+    assert_eq!((sample.agents.len(), sample.operations(), sample.iops()), (3, 9000, 3000.0));
+    assert_eq!((sample.series.len(), sample.series[1].read_iops), (3, 3000.0));
+    assert_eq!(codes(&outcome), [""; 0], "{:?}", outcome.findings);
+}
+
+#[test]
+fn who_says_that_operations_took_less_than_they_must_is_not_trusted() {
+    let seconds = seconds(1000, 2000).into_iter().map(Said::Second);
+    let outcome =
+        played(&stage(says(0, &seconds.chain([Said::Done(done(1000))]).collect::<Vec<_>>())), PLAN).unwrap();
+    assert_eq!(codes(&outcome), ["depth"]);
+    assert!(outcome.findings.iter().any(|finding| finding.text.contains("2.0 in flight, and 4")));
+}
+
+#[test]
+fn a_subject_that_counted_something_else_is_not_trusted() {
+    let mut stage = stage(truth());
+    let each = 3 * 1000 * 4096;
+    stage.served = Box::new(move |nth| Some((nth.div_ceil(2) * each, 0)));
+    assert_eq!(codes(&played(&stage, PLAN).unwrap()), [""; 0]);
+    stage.served = Box::new(move |nth| Some((nth.div_ceil(2) * each / 2, 0)));
+    std::fs::remove_dir_all(stage.directory.path().join("kept")).unwrap();
+    let outcome = played(&stage, PLAN).unwrap();
+    assert_eq!(codes(&outcome), ["counts"]);
+    assert!(outcome.findings[0].text.contains("clients read 12 MiB, and the subject counted 6"));
+}
+
+#[test]
+fn an_agent_whose_clock_is_wrong_is_not_trusted() {
+    let seconds = seconds(1000, 4000).into_iter().map(Said::Second);
+    let script = says(7, &seconds.chain([Said::Done(done(1000))]).collect::<Vec<_>>());
+    let outcome = played(&stage(script), PLAN).unwrap();
+    assert_eq!(codes(&outcome), ["agents"]);
+    assert!(outcome.findings.iter().any(|finding| finding.text.contains("ahead by 7.0 s")));
+}
+
+#[test]
+fn data_that_nobody_has_failures_and_what_was_never_begun_are_told() {
+    let counts = |looked, zeros, compressible, repeated| crate::engine::contents::Counts {
+        looked,
+        zeros,
+        compressible,
+        repeated,
+    };
+    let all = Done {
+        errors: 2,
+        first_error: Some("drive: offset 0: broken".to_owned()),
+        overdue: 5,
+        stopped_early: true,
+        read_contents: counts(100, 90, 10, 0),
+        write_contents: counts(100, 0, 0, 50),
+        ..done(1000)
+    };
+    let script = says(
+        0,
+        &seconds(1000, 4000).into_iter().map(Said::Second).chain([Said::Done(all)]).collect::<Vec<_>>(),
+    );
+    let outcome = played(&stage(script), PLAN).unwrap();
+    for code in ["errors", "rate", "cut-short", "empty", "compresses", "repeats"] {
+        assert!(codes(&outcome).contains(&code), "{code}: {:?}", outcome.findings);
+    }
+    assert!(outcome.findings.iter().any(|finding| finding.text.contains("drive: offset 0: broken")));
+}
+
+#[test]
+fn rates_that_fall_all_the_time_are_not_trusted() {
+    let seconds: Vec<Said> = (0..10u32)
+        .map(|at| {
+            let second = seconds(1000 - 20 * u64::from(at), 4000).remove(0);
+            Said::Second(AgentSecond { at_s: Some(f64::from(at + 1)), ..second })
+        })
+        .chain([Said::Done(Done { seconds: 10.0, ..done(1000) })])
+        .collect();
+    let outcome = played(&stage(says(0, &seconds)), PLAN).unwrap();
+    assert!(codes(&outcome).contains(&"drift"), "{:?}", outcome.findings);
+    assert!(outcome.findings.iter().any(|finding| finding.text.contains("fall by 19.")));
+}
+
+#[test]
+fn an_agent_that_dies_ends_the_run_with_its_last_words_and_what_came_before_is_kept() {
+    let stage = stage(format!("echo 'out of luck' >&2; exit 3 # {}", truth().len()));
+    let error = format!("{:#}", played(&stage, PLAN).unwrap_err());
+    assert!(error.contains("out of luck"), "{error}");
+    let (_, kept) = Archive::open(&stage.directory.path().join("kept")).unwrap();
+    assert!(kept.ended_early.unwrap().contains("out of luck") && kept.samples.is_empty());
+}
+
+#[test]
+fn what_is_expected_and_does_not_come_is_told() {
+    let expected = "
+[[expect]]
+subject = \"one\"
+figure = \"iops\"
+at_least = 2000
+[[expect]]
+subject = \"two\"
+figure = \"mean_us\"
+at_most = 1.5
+than = \"one\"
+[[expect]]
+subject = \"two\"
+figure = \"nodes_us\"
+at_most = 1
+";
+    let outcome = played(&stage(truth()), &format!("{PLAN}{expected}")).unwrap();
+    let [iops, nodes] = outcome.disappointments.as_slice() else { panic!("{:?}", outcome.disappointments) };
+    assert!(iops.contains("IOPS of one in randread is 1000.00, and was to be 2000 at least"), "{iops}");
+    assert!(nodes.contains("unavailable"), "{nodes}");
+    let unknown = expected.replace("\"iops\"", "\"speed\"");
+    let error = played(&stage(truth()), &format!("{PLAN}{unknown}")).unwrap_err().to_string();
+    assert!(error.contains("\"speed\" is no figure") && error.contains("p99_9_us"), "{error}");
+}
+
+#[test]
+fn events_happen_when_they_are_due_and_subjects_are_started_and_stopped() {
+    let seconds = seconds(1000, 4000).into_iter().map(Said::Second);
+    let script = says(0, &seconds.collect::<Vec<_>>())
+        + &format!("sleep 0.5\necho '{}'\n", serde_json::to_string(&Said::Done(done(1000))).unwrap());
+    let stage = stage(script);
+    let log = stage.directory.path().join("log").display().to_string();
+    let plan = PLAN.replace("rounds = 2", "rounds = 1").replace(
+        "raw = \"/one\"",
+        &format!("raw = \"/one\"\nstart = \"echo start >> {log}\"\nstop = \"echo stop >> {log}\""),
+    ) + &format!(
+        "[[event]]\nname = \"kill\"\nat = 0.1\nsubject = \"one\"\nrun = \"echo {{subject}} {{target}} >> {log}\"\n\
+             [[event]]\nname = \"never\"\nat = 60\nrun = \"false\"\n\
+             [[event]]\nname = \"fails\"\nat = 0.2\nrun = \"false\"\n"
+    );
+    let outcome = played(&stage, &plan).unwrap();
+    assert_eq!(std::fs::read_to_string(log).unwrap(), "start\none raw:/one\nstop\n");
+    let names = |sample: usize| {
+        let events = outcome.samples[sample].events.iter();
+        events.map(|event| (event.name.as_str(), event.failed.is_some())).collect::<Vec<_>>()
+    };
+    assert_eq!(names(0), [("kill", false), ("fails", true)]);
+    assert_eq!(names(1), [("fails", true)]);
+    assert!((0.1..0.4).contains(&outcome.samples[0].events[0].at_s));
+}
