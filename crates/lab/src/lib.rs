@@ -4,6 +4,7 @@
 //!   [`engine::Target`] busy and timing every operation; latency without loss, CPU without guesses.
 //! - [`targets`]: a drive, a volume, an NBD export, and memory.
 //! - [`plan`]: what is measured, as data; [`run`] measures it by [`agent`]s and watches ([`monitor`]).
+//! - [`challenges`]: plans that come with the program.
 //! - [`archive`]: what came of a plan, as it is kept; [`trust`] says why it is not to be trusted, if it is not.
 //! - [`statistics`]: what several rounds say together, and how surely; [`present`] tells it to readers.
 //! - [`report`]: the outcome of a job for people and for programs.
@@ -19,6 +20,7 @@
 
 pub mod agent;
 pub mod archive;
+pub mod challenges;
 pub mod engine;
 pub mod monitor;
 pub mod plan;

@@ -62,6 +62,9 @@ pub fn findings(outcome: &Outcome) -> Vec<Finding> {
         of_sample("errors", errors(sample));
         of_sample("agents", agents(sample));
         of_sample("rate", rate(sample));
+        for missing in &sample.missing {
+            of_sample("cut-short", Some(missing.clone()));
+        }
         of_sample("cut-short", sample.stopped_early.then(|| "it was stopped before its end".to_owned()));
         for (code, text) in contents(sample) {
             of_sample(code, Some(text));

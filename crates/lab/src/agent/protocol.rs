@@ -99,6 +99,9 @@ pub struct Done {
     pub read_bytes: u64,
     /// Bytes that were written, those too that were not measured.
     pub written_bytes: u64,
+    /// CPU time that the agent used while it measured, in microseconds.
+    #[serde(default)]
+    pub cpu_us: Option<f64>,
     /// Operations that failed.
     pub errors: u64,
     /// What the first of them said.

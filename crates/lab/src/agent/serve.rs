@@ -127,7 +127,7 @@ fn work<T: Target>(
         }
         if stopping.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    Ok(Some(engine::run(target, &order.job, &Monitor::of(Vec::new(), Vec::new()), live)?))
+    Ok(Some(engine::run(target, &order.job, &Monitor::new(Vec::new()), live)?))
 }
 
 /// Hears wishes while the job runs.
@@ -163,6 +163,7 @@ fn done(order: &Order, measured: &Measured) -> Done {
         seconds: measured.window.as_secs_f64(),
         read_bytes: bytes(measured.reads_in_all),
         written_bytes: bytes(measured.writes_in_all),
+        cpu_us: measured.usage.client.cpu_us,
         errors: measured.errors,
         first_error: measured.first_error.clone(),
         stopped_early: measured.stopped_early,

@@ -1,6 +1,6 @@
 //! The side that gives orders.
 
-use super::protocol::{Done, Order, Ready, Said, Wish, unix_ns};
+use super::protocol::{Order, Ready, Said, Wish, unix_ns};
 use crate::testbed::cleanup::Undo;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -15,6 +15,9 @@ const READY_LIMIT: Duration = Duration::from_secs(60);
 const CLOCK_LIMIT: Duration = Duration::from_secs(5);
 /// The shortest of so many round trips tells the difference of two clocks best.
 const CLOCK_TRIPS: usize = 5;
+/// How long one that is not wanted any more has for its end.
+const FAREWELL: Duration = Duration::from_secs(3);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Lines of its complaints that are repeated when it is gone.
 const WORDS_MAX: usize = 10;
 
@@ -168,17 +171,21 @@ impl Agent {
         self.tell(&wish)
     }
 
+    /// Lets it know that nobody will want anything more of it.
+    pub fn dismiss(&mut self) {
+        self.input = None;
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Its process on this host.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.lock().unwrap_or_else(PoisonError::into_inner).id()
-    }
-
-    /// Waits until its process has ended, after it is [`Done`].
-    pub fn finish(mut self, _done: &Done) {
-        // It hears that nobody will want anything more.
-        self.input = None;
-        self.child.lock().unwrap_or_else(PoisonError::into_inner).wait().ok();
     }
 
     fn tell(&mut self, what: &impl serde::Serialize) -> Result<(), AgentError> {
@@ -198,6 +205,21 @@ impl Agent {
 
     fn gone(&self, reason: String) -> AgentError {
         AgentError::Gone { agent: self.name.clone(), reason }
+    }
+}
+
+impl Drop for Agent {
+    /// Lets it end by itself, so that it gives back what it has attached; what is left of it is killed.
+    fn drop(&mut self) {
+        self.dismiss();
+        let deadline = Instant::now() + FAREWELL;
+        while Instant::now() < deadline {
+            match self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait() {
+                Ok(None) => {}
+                Ok(Some(_)) | Err(_) => return,
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use crate::engine::contents::Counts;
 use crate::engine::cpu::Machine;
 use crate::engine::histogram::Buckets;
 use crate::engine::plan::Job;
+use crate::monitor::Found;
 use crate::report::{Cpu, Side};
 use crate::statistics::quantile_of;
 use serde::{Deserialize, Serialize};
@@ -115,6 +116,9 @@ pub struct Sample {
     pub served: Option<Served>,
     /// What blocks held.
     pub contents: Contents,
+    /// What threads of clients and nodes did, if that was looked at.
+    #[serde(default)]
+    pub threads: Option<Found>,
     /// Operations that failed.
     pub errors: u64,
     /// What the first of them said.
@@ -125,6 +129,9 @@ pub struct Sample {
     pub stopped_early: bool,
     /// Those who made the load.
     pub agents: Vec<AgentView>,
+    /// Who did not stay to the end, and why, in words.
+    #[serde(default)]
+    pub missing: Vec<String>,
     /// What else happened.
     pub events: Vec<Happened>,
     /// How each second went, all clients together.
@@ -250,7 +257,7 @@ const fn tail(name: &'static str, heading: &'static str, q: f64, of: fn(&Sample)
 }
 
 /// All figures, in the order in which they are told.
-pub const FIGURES: [Figure; 12] = [
+pub const FIGURES: [Figure; 15] = [
     figure("iops", "IOPS", true, |sample| Some(sample.iops()).filter(|iops| *iops > 0.0)),
     figure("mib_per_second", "MiB/s", true, |sample| {
         Some(sample.sides().map(|side| side.mib_per_second).sum()).filter(|rate| *rate > 0.0)
@@ -260,9 +267,14 @@ pub const FIGURES: [Figure; 12] = [
     tail("p99_us", "p99 µs", 0.99, |sample| sample.quantile_us(0.99)),
     tail("p99_9_us", "p99.9 µs", 0.999, |sample| sample.quantile_us(0.999)),
     tail("p99_99_us", "p99.99 µs", 0.9999, |sample| sample.quantile_us(0.9999)),
+    figure("max_us", "longest µs", false, |sample| {
+        sample.sides().map(|side| side.latency.max_us).reduce(f64::max)
+    }),
     figure("machine_us", "machine CPU µs/op", false, |sample| sample.cpu.as_ref()?.machine_us_per_operation),
     figure("client_us", "client CPU µs/op", false, |sample| sample.cpu.as_ref()?.client.us_per_operation),
     figure("nodes_us", "nodes CPU µs/op", false, |sample| sample.cpu.as_ref()?.nodes_us_per_operation),
+    figure("read_iops", "read IOPS", true, |sample| Some(sample.read.as_ref()?.iops)),
+    figure("write_iops", "write IOPS", true, |sample| Some(sample.write.as_ref()?.iops)),
     figure("read_p99_us", "read p99 µs", false, |sample| Some(sample.read.as_ref()?.latency.p99_us)),
     figure("write_p99_us", "write p99 µs", false, |sample| Some(sample.write.as_ref()?.latency.p99_us)),
 ];

@@ -2,6 +2,8 @@
 
 mod counters;
 mod pressure;
+mod threads;
 
 pub use counters::device_bytes;
 pub use pressure::{Pressure, Stalls};
+pub use threads::{Found, Place, Watch};

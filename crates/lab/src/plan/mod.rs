@@ -3,10 +3,14 @@
 //! A plan names subjects and jobs. A job that gives several values for a key is one *point* for each combination of them. Every
 //! point is measured on every subject in every round, in turns, so that what drifts meets all alike.
 
+mod agent_host;
 mod many;
+mod parameters;
 mod subject;
 
+pub use agent_host::AgentHost;
 pub use many::Many;
+pub use parameters::filled_in;
 pub use subject::{Engine, Place, Subject};
 
 use crate::engine::plan::{Job, Mode, PlanError, TargetName};
@@ -52,12 +56,18 @@ pub struct Plan {
     /// there would find any.
     #[serde(default)]
     pub control: bool,
+    /// Whether it is looked 20 times a second what threads of clients and nodes do, which costs a core a few percent.
+    #[serde(default)]
+    pub threads: bool,
     /// How long each sample is measured, unless the job says otherwise.
     #[serde(default = "default_runtime", deserialize_with = "duration")]
     pub runtime: Duration,
     /// How long each runs before.
     #[serde(default = "default_ramp", rename = "ramp_time", deserialize_with = "duration")]
     pub ramp: Duration,
+    /// The hosts of those that make the load; this one if there are none. Clients are spread over them in turns.
+    #[serde(default, rename = "agent")]
+    pub agents: Vec<AgentHost>,
     /// What is measured.
     #[serde(rename = "subject")]
     pub subjects: Vec<Subject>,
@@ -203,6 +213,21 @@ impl Plan {
                 return wrong(format!("two subjects are called {:?}", subject.name));
             }
             subject.check()?;
+        }
+        let mut hosts = BTreeSet::new();
+        for agent in &self.agents {
+            check_name("the name of an agent", &agent.name)?;
+            if !hosts.insert(agent.name.as_str()) {
+                return wrong(format!("two agents are called {:?}", agent.name));
+            }
+            agent.check()?;
+        }
+        if let Some(subject) = self.subjects.iter().find(|one| one.engine == Engine::Fio && !hosts.is_empty())
+        {
+            return wrong(format!(
+                "fio runs on this host only, and {} is by fio; leave out [[agent]]",
+                subject.name
+            ));
         }
         let known = |name: &String| names.contains(name.as_str());
         let no_subject = |name: &str| PlanFileError::Sense(format!("there is no subject {name:?}"));

@@ -12,6 +12,7 @@ use super::text::{date, findings_by_code, headings, rows, words};
 use crate::archive::{FIGURES, Figure, Outcome, Sample, figure_named};
 use crate::engine::cpu::Role;
 use crate::engine::histogram::Buckets;
+use crate::monitor::{Found, Place};
 use crate::report::figure;
 use crate::statistics::{median, quantile_of};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,8 @@ use std::fmt::Write;
 const POINTS_DRAWN: usize = 8;
 /// The most heat maps, of 20 KB each.
 const HEATS_DRAWN: usize = 6;
+/// Places of threads that are told for each point on each subject.
+const PLACES_TOLD: usize = 15;
 /// Findings of a kind that are told one by one.
 const FINDINGS_TOLD: usize = 3;
 /// Points of a curve of percentiles for each nine.
@@ -53,6 +56,7 @@ pub fn page(outcome: &Outcome, summary: &Summary) -> String {
     throughput(&mut page, outcome, summary);
     points(&mut page, outcome);
     cpu(&mut page, outcome);
+    threads(&mut page, outcome);
     heats(&mut page, outcome);
     page.add("<h2>Figures</h2>");
     table(&mut page, outcome, summary);
@@ -404,6 +408,49 @@ fn cpu(page: &mut Page, outcome: &Outcome) {
     page.add("<h2>CPU</h2><div class=\"figures\">");
     page.figure(&bars.to_svg(), &headings, &data);
     page.add("</div>");
+}
+
+/// What threads did, of those samples in which that was looked at.
+fn threads(page: &mut Page, outcome: &Outcome) {
+    let mut has_begun = false;
+    for (point, point_view) in outcome.points.iter().enumerate().take(POINTS_DRAWN) {
+        for (subject, view) in outcome.subjects.iter().enumerate() {
+            let samples = outcome.samples_of(point, subject, false);
+            let found: Vec<&Found> = samples.filter_map(|sample| sample.threads.as_ref()).collect();
+            let (due, taken) = found.iter().fold((0, 0), |sum, one| (sum.0 + one.due, sum.1 + one.taken));
+            if taken == 0 {
+                continue;
+            }
+            if !std::mem::replace(&mut has_begun, true) {
+                page.add("<h2>What threads did</h2><div class=\"figures\">");
+            }
+            let mut places: BTreeMap<&Place, u64> = BTreeMap::new();
+            for (place, count) in found.iter().flat_map(|one| &one.places) {
+                *places.entry(place).or_default() += count;
+            }
+            let mut places: Vec<(&Place, u64)> = places.into_iter().collect();
+            places.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+            page.add(&format!(
+                "<div class=\"wide\"><p>{} on {}: {taken} looks of {due} that were due</p><table>\
+                 <tr><th>process</th><th>thread</th><th>where</th><th class=\"number\">threads</th></tr>",
+                escaped(&point_view.name),
+                escaped(&view.name)
+            ));
+            for (place, count) in places.into_iter().take(PLACES_TOLD) {
+                page.add(&format!(
+                    "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"number\">{:.2}</td></tr>",
+                    escaped(&place.process),
+                    escaped(&place.thread),
+                    escaped(&place.what),
+                    count as f64 / taken as f64
+                ));
+            }
+            page.add("</table></div>");
+        }
+    }
+    if has_begun {
+        page.add("</div>");
+    }
 }
 
 /// Latencies over time, of all rounds one behind the other.

@@ -91,7 +91,7 @@ fn is_told(outcome: &Outcome, point: usize, figure: &Figure) -> bool {
     let job = &outcome.points[point].job;
     match figure.name {
         "mib_per_second" => job.block.0 >= LARGE_BLOCK_BYTES,
-        "read_p99_us" | "write_p99_us" => !matches!(job.read_percent(), 0 | 100),
+        "read_iops" | "write_iops" | "read_p99_us" | "write_p99_us" => !matches!(job.read_percent(), 0 | 100),
         _ => true,
     }
 }

@@ -6,7 +6,7 @@
 use super::Progress;
 use super::sample::{Asked, job_of, watched};
 use crate::agent::unix_ns;
-use crate::archive::{AgentView, Sample, Second, Served};
+use crate::archive::{AgentView, Sample, Second};
 use crate::engine::cpu::Monitor;
 use crate::engine::histogram::{Buckets, Latency};
 use crate::engine::plan::{Job, TargetName};
@@ -53,15 +53,9 @@ pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -
     }];
     std::thread::sleep(host.served_delay(subject));
     if let Some((before, after)) = served.zip(host.served(subject, point.clients)?) {
-        let asked_bytes = |of: &Option<crate::report::Side>| {
-            of.as_ref().map_or(0, |side| side.operations * point.job.block.0)
-        };
-        sample.served = Some(Served {
-            asked_read_bytes: asked_bytes(&sample.read),
-            asked_written_bytes: asked_bytes(&sample.write),
-            read_bytes: after.0.saturating_sub(before.0),
-            written_bytes: after.1.saturating_sub(before.1),
-        });
+        let asked_bytes = [&sample.read, &sample.write]
+            .map(|side| side.as_ref().map_or(0, |side| side.operations * point.job.block.0));
+        sample.served = after.since(&before, asked_bytes.into());
     }
     Ok(sample)
 }

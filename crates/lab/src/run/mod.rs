@@ -9,7 +9,7 @@ mod fio;
 mod sample;
 mod subjects;
 
-use crate::archive::{Archive, Build, Outcome, PointView, SubjectView};
+use crate::archive::{Archive, Build, Outcome, PointView, Served, SubjectView};
 use crate::engine::cpu::{Machine, Watched};
 use crate::plan::{Plan, Point, Subject};
 use crate::trust;
@@ -36,12 +36,35 @@ pub trait Host {
     /// How long after an operation [`Self::served`] counts it at the latest.
     fn served_delay(&self, subject: &Subject) -> Duration;
 
-    /// Bytes that were read of a subject and written to it so far, by its own account; `None` if it has none. Asked for what so
-    /// many clients use.
+    /// What a subject served so far, by its own account; `None` if it has none. Asked for what so many clients use.
     ///
     /// # Errors
     /// It does not answer.
-    fn served(&self, subject: &Subject, clients: u32) -> anyhow::Result<Option<(u64, u64)>>;
+    fn served(&self, subject: &Subject, clients: u32) -> anyhow::Result<Option<Counted>>;
+}
+
+/// What a subject counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// The processes that counted: others count from the beginning.
+    pub by: Vec<u32>,
+    /// Bytes that were read.
+    pub read_bytes: u64,
+    /// Bytes that were written.
+    pub written_bytes: u64,
+}
+
+impl Counted {
+    /// What came since `earlier`, and was asked for: as much by the clients' account. `None` if others have counted since.
+    fn since(&self, earlier: &Counted, asked: (u64, u64)) -> Option<Served> {
+        Some(Served {
+            asked_read_bytes: asked.0,
+            asked_written_bytes: asked.1,
+            read_bytes: self.read_bytes.checked_sub(earlier.read_bytes)?,
+            written_bytes: self.written_bytes.checked_sub(earlier.written_bytes)?,
+        })
+        .filter(|_| self.by == earlier.by)
+    }
 }
 
 /// What is asked for beside the plan.
@@ -162,7 +185,7 @@ fn measure_all(
         }
         standing.push(subjects::start(subject, host, progress)?);
         let clients = points.iter().filter(|point| point.is_for(subject)).map(|point| point.clients).max();
-        let bytes = subjects::fill(subject, host, clients.unwrap_or(1), options.stopping, progress)?;
+        let bytes = subjects::fill(plan, subject, host, clients.unwrap_or(1), options.stopping, progress)?;
         outcome.subjects[number].bytes = Some(bytes);
         std::thread::sleep(host.served_delay(subject));
     }
@@ -202,7 +225,12 @@ fn measure_all(
                 progress(&Progress::Sampled(sample.iops(), sample.mean_us()));
                 outcome.samples.push(sample);
                 outcome.ended_unix_ms = unix_ms();
+                // Should nothing more come: what is there is judged as what it is.
+                outcome.findings = trust::findings(outcome);
                 archive.write(outcome)?;
+                if let Some(missing) = outcome.samples.last().and_then(|sample| sample.missing.first()) {
+                    bail!("{name}: {missing}");
+                }
             }
         }
     }

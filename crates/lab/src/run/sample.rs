@@ -4,15 +4,16 @@ use super::events::Events;
 use super::subjects::is_by_fio;
 use super::{Host, Options, Progress, fio};
 use crate::agent::{Access, Agent, Done, Order, Said, Second, Wish, unix_ns};
-use crate::archive::{AgentView, Contents, Sample, Second as MergedSecond, Served};
-use crate::engine::cpu::{Monitor, Snapshot, Watched};
+use crate::archive::{AgentView, Contents, Happened, Sample, Second as MergedSecond};
+use crate::engine::cpu::{Monitor, Role, Snapshot, Watched as Process};
 use crate::engine::histogram::{Buckets, Latency};
 use crate::engine::plan::Job;
-use crate::monitor::Stalls;
+use crate::monitor::{Found, Stalls, Watch};
 use crate::plan::{Place, Plan, Point, Subject};
 use crate::report::{Cpu, side};
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,10 @@ use std::time::{Duration, Instant};
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// How long agents may take beyond their time: a cluster that recovers stands still for that long.
 const GRACE: Duration = Duration::from_secs(120);
+/// How long one may say nothing.
+const SILENCE_LIMIT: Duration = Duration::from_secs(6);
+/// How long the others have for ending when one is gone.
+const FAREWELL: Duration = Duration::from_secs(3);
 /// A second shorter than this has no rate of its own.
 const TELLING_SECONDS: f64 = 0.2;
 
@@ -58,7 +63,7 @@ pub(super) fn job_of(subject: &Subject, point: &Point, client: u32, round: u32) 
 }
 
 /// The processes whose CPU time is that of a subject's nodes.
-pub(super) fn watched(subject: &Subject, host: &dyn Host) -> anyhow::Result<Vec<Watched>> {
+pub(super) fn watched(subject: &Subject, host: &dyn Host) -> anyhow::Result<Vec<Process>> {
     if subject.watch.is_empty() {
         return host.processes(subject);
     }
@@ -67,7 +72,7 @@ pub(super) fn watched(subject: &Subject, host: &dyn Host) -> anyhow::Result<Vec<
     for process in all.flatten() {
         let Ok(stat) = process.stat() else { continue };
         if subject.watch.contains(&stat.comm) {
-            watched.push(Watched {
+            watched.push(Process {
                 label: format!("{}.{}", stat.comm, stat.pid),
                 pid: stat.pid.cast_unsigned(),
             });
@@ -82,6 +87,17 @@ struct Client {
     opened_unix_ns: Option<u64>,
     seconds: Vec<Second>,
     done: Option<Done>,
+    /// Why nothing more will come of it, although it is not done.
+    gone: Option<String>,
+    said_at: Instant,
+    /// Whether it is on another host.
+    is_remote: bool,
+}
+
+impl Client {
+    fn has_ended(&self) -> bool {
+        self.done.is_some() || self.gone.is_some()
+    }
 }
 
 /// All counters at one moment.
@@ -101,45 +117,67 @@ pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -
     for number in 1..=point.clients {
         let job = job_of(subject, point, number, round).context("no agent reaches this subject")?;
         let order = Order { job, access: access_of(subject, host, point.clients) };
-        let agent = Agent::start(&format!("client {number}"), &mut host.agent(), &order)?;
-        clients.push(Client { agent, opened_unix_ns: None, seconds: Vec::new(), done: None });
+        let (name, mut command) = start_of(asked.plan, host, number);
+        let agent = Agent::start(&name, &mut command, &order)?;
+        clients.push(Client {
+            agent,
+            opened_unix_ns: None,
+            seconds: Vec::new(),
+            done: None,
+            gone: None,
+            said_at: Instant::now(),
+            is_remote: !asked.plan.agents.is_empty(),
+        });
     }
     for client in &mut clients {
         client.agent.get_ready()?;
     }
-    let pids = clients.iter().map(|client| client.agent.pid()).collect();
-    let monitor = Monitor::of(pids, watched(subject, host)?);
+    let local = || clients.iter().filter(|client| !client.is_remote).map(|client| client.agent.pid());
+    let nodes = watched(subject, host)?;
+    let mut watched_threads: Vec<(String, u32)> = Vec::new();
+    if asked.plan.threads {
+        watched_threads.extend(local().map(|pid| ("client".to_owned(), pid)));
+        watched_threads.extend(nodes.iter().map(|node| (node.label.clone(), node.pid)));
+    }
+    let monitor = Monitor::of(local().collect(), nodes);
     let now = || Moment { cpu: monitor.snapshot(), stalls: Stalls::now() };
     for client in &mut clients {
         client.agent.wish(Wish::Start)?;
     }
-    let watching = Watching::of(asked, &mut clients);
-    let (before, after, events) = watching.until_done(now, progress)?;
+    let watching = Watching::of(asked, &mut clients, watched_threads);
+    let Watched { before, after, events, threads } = watching.until_done(now, progress)?;
     let mut sample = merged(point, &clients);
-    sample.events = events;
-    sample.round = round;
-    let usage = monitor.usage(&before.cpu, &after.cpu);
+    (sample.round, sample.events, sample.threads) = (round, events, threads);
+    let mut usage = monitor.usage(&before.cpu, &after.cpu);
+    if !asked.plan.agents.is_empty() {
+        // What they used on their hosts only they know.
+        let used = clients.iter().map(|client| client.done.as_ref()?.cpu_us);
+        usage.client.cpu_us = used.sum();
+        usage.roles.remove(&Role::Client);
+    }
     sample.cpu = Some(Cpu::new(&usage, operations_between(&sample, usage.seconds)));
     let pressure = after.stalls.since(&before.stalls);
     (sample.cpu_pressure, sample.io_pressure) = (pressure.cpu, pressure.io);
     let dones = clients.iter().filter_map(|client| client.done.as_ref());
     let asked_bytes =
         dones.fold((0, 0), |(read, written), done| (read + done.read_bytes, written + done.written_bytes));
+    // They give back what they had attached, all at the same time.
+    clients.iter_mut().for_each(|client| client.agent.dismiss());
+    drop(clients);
     std::thread::sleep(host.served_delay(subject));
     if let Some((before, after)) = served.zip(host.served(subject, point.clients)?) {
-        sample.served = Some(Served {
-            asked_read_bytes: asked_bytes.0,
-            asked_written_bytes: asked_bytes.1,
-            read_bytes: after.0.saturating_sub(before.0),
-            written_bytes: after.1.saturating_sub(before.1),
-        });
-    }
-    for client in clients {
-        if let Some(done) = client.done {
-            client.agent.finish(&done);
-        }
+        sample.served = after.since(&before, asked_bytes);
     }
     Ok(sample)
+}
+
+/// What a client is called, and how it is started: on this host, or on one of the plan's in turns.
+pub(super) fn start_of(plan: &Plan, host: &dyn Host, number: u32) -> (String, Command) {
+    let agents = &plan.agents;
+    match agents.get((number as usize - 1) % agents.len().max(1)) {
+        None => (format!("client {number}"), host.agent()),
+        Some(agent) => (format!("client {number} on {}", agent.name), agent.start()),
+    }
 }
 
 /// Operations in the time in which CPU time was counted: a little less than what was measured.
@@ -148,56 +186,77 @@ fn operations_between(sample: &Sample, seconds: f64) -> u64 {
     (sample.operations() as f64 * share).round() as u64
 }
 
+/// What was seen of a sample from outside, when the last of all windows had opened and when the first had closed, and between.
+struct Watched {
+    before: Moment,
+    after: Moment,
+    events: Vec<Happened>,
+    threads: Option<Found>,
+}
+
 /// A sample that is under way.
 struct Watching<'a, 'b> {
     asked: &'a Asked<'a>,
     clients: &'b mut [Client],
+    /// Processes whose threads are looked at, by what they are called.
+    processes: Vec<(String, u32)>,
     deadline: Instant,
     stopped: bool,
 }
 
 impl<'a, 'b> Watching<'a, 'b> {
-    fn of(asked: &'a Asked<'a>, clients: &'b mut [Client]) -> Watching<'a, 'b> {
+    fn of(
+        asked: &'a Asked<'a>,
+        clients: &'b mut [Client],
+        processes: Vec<(String, u32)>,
+    ) -> Watching<'a, 'b> {
         let Job { ramp, runtime, .. } = &asked.point.job;
         // A rate that cannot be kept takes twice its time.
         let deadline = Instant::now() + *ramp + 2 * runtime.unwrap_or_default() + GRACE;
-        Watching { asked, clients, deadline, stopped: false }
+        Watching { asked, clients, processes, deadline, stopped: false }
     }
 
-    /// The counters when the last of all windows had opened and when the first had closed, and what happened between.
+    /// Watches until all clients have ended.
     fn until_done(
         mut self,
         now: impl Fn() -> Moment,
         progress: &mut dyn FnMut(&Progress<'_>),
-    ) -> anyhow::Result<(Moment, Moment, Vec<crate::archive::Happened>)> {
-        let (mut before, mut after, mut events) = (None, None, None);
-        let mut rates = Vec::new();
+    ) -> anyhow::Result<Watched> {
+        let (mut before, mut after, mut events, mut threads) = (None, None, None, None);
+        let (mut rates, mut found) = (Vec::new(), None);
         loop {
-            let told = self.hear()?;
+            let told = self.hear();
             if before.is_none() && self.clients.iter().all(|client| client.opened_unix_ns.is_some()) {
                 before = Some(now());
                 let Asked { plan, host, subject, point, .. } = *self.asked;
                 events = Events::begin(plan, host, subject, point);
+                if !self.processes.is_empty() {
+                    threads = Watch::begin(std::mem::take(&mut self.processes));
+                }
             }
-            if after.is_none() && self.clients.iter().any(|client| client.done.is_some()) {
+            if after.is_none() && self.clients.iter().any(Client::has_ended) {
                 after = Some(now());
+                found = threads.take().map(Watch::end);
             }
             if told {
                 self.rates(&mut rates);
                 progress(&Progress::Going(&rates));
             }
-            if self.clients.iter().all(|client| client.done.is_some()) {
+            if self.clients.iter().all(Client::has_ended) {
                 break;
             }
-            if Instant::now() > self.deadline {
+            if Instant::now() > self.deadline && !self.stopped {
                 bail!("clients have not ended {} s after their time", GRACE.as_secs());
             }
-            if !self.stopped && self.asked.options.stopping.load(Ordering::Relaxed) {
-                self.stopped = true;
-                self.deadline = Instant::now() + GRACE;
-                for client in &mut *self.clients {
-                    client.agent.wish(Wish::Stop)?;
+            let is_missed = self.clients.iter().any(|client| client.gone.is_some());
+            if !self.stopped && (is_missed || self.asked.options.stopping.load(Ordering::Relaxed)) {
+                self.stop(if is_missed { FAREWELL } else { GRACE });
+            }
+            if is_missed && Instant::now() > self.deadline {
+                for client in self.clients.iter_mut().filter(|client| !client.has_ended()) {
+                    client.gone = Some(format!("{} does not end", client.agent.name()));
                 }
+                continue;
             }
             std::thread::sleep(POLL_INTERVAL);
         }
@@ -208,30 +267,52 @@ impl<'a, 'b> Watching<'a, 'b> {
             Some(before) => before,
             None => Moment { cpu: after.cpu.clone(), stalls: after.stalls },
         };
-        Ok((before, after, events))
+        Ok(Watched { before, after, events, threads: found })
+    }
+
+    /// Has all clients end, who have so long for it.
+    fn stop(&mut self, limit: Duration) {
+        self.stopped = true;
+        self.deadline = Instant::now() + limit;
+        for client in self.clients.iter_mut().filter(|client| !client.has_ended()) {
+            if let Err(error) = client.agent.wish(Wish::Stop) {
+                client.gone = Some(error.to_string());
+            }
+        }
     }
 
     /// Takes in what clients say; answers whether a second was told.
-    fn hear(&mut self) -> anyhow::Result<bool> {
+    fn hear(&mut self) -> bool {
         let mut told = false;
-        for client in self.clients.iter_mut().filter(|client| client.done.is_none()) {
-            while let Some(said) = client.agent.try_next()? {
+        for client in self.clients.iter_mut().filter(|client| !client.has_ended()) {
+            while !client.has_ended() {
+                let said = match client.agent.try_next() {
+                    Ok(Some(said)) => said,
+                    Ok(None) => break,
+                    Err(error) => {
+                        client.gone = Some(error.to_string());
+                        break;
+                    }
+                };
+                client.said_at = Instant::now();
                 match said {
                     Said::Opened { unix_ns } => client.opened_unix_ns = Some(unix_ns),
                     Said::Second(second) => {
                         told = true;
                         client.seconds.push(second);
                     }
-                    Said::Done(done) => {
-                        client.done = Some(done);
-                        break;
-                    }
+                    Said::Done(done) => client.done = Some(done),
                     Said::Ready(_) | Said::Clock(_) => {}
-                    Said::Failed(reason) => bail!("{reason}"),
+                    Said::Failed(reason) => client.gone = Some(reason),
                 }
             }
+            // One that works says so every second, however its target fares.
+            if !client.has_ended() && client.said_at.elapsed() > SILENCE_LIMIT {
+                let seconds = SILENCE_LIMIT.as_secs();
+                client.gone = Some(format!("{} has said nothing for {seconds} s", client.agent.name()));
+            }
         }
-        Ok(told)
+        told
     }
 
     /// Operations a second so far, of each second that all clients have told of.
@@ -248,8 +329,7 @@ fn merged(point: &Point, clients: &[Client]) -> Sample {
     let mut sample = Sample::default();
     let mut by_second: BTreeMap<u64, (MergedSecond, Latency, Latency)> = BTreeMap::new();
     let (mut reads, mut writes) = (Latency::default(), Latency::default());
-    for (number, client) in clients.iter().enumerate() {
-        let Some(done) = &client.done else { continue };
+    for client in clients {
         let mut operations = 0;
         for second in &client.seconds {
             let Some(at_s) = second.at_s else { continue };
@@ -269,20 +349,26 @@ fn merged(point: &Point, clients: &[Client]) -> Sample {
             all_reads.merge(&parts[0]);
             all_writes.merge(&parts[1]);
         }
-        sample.seconds = sample.seconds.max(done.seconds);
-        sample.errors += done.errors;
-        sample.first_error = sample.first_error.or_else(|| done.first_error.clone());
-        sample.overdue += done.overdue;
-        sample.stopped_early |= done.stopped_early;
-        sample.contents.add(&Contents { read: done.read_contents, written: done.write_contents });
+        // Of one that is gone what it told until then counts.
+        let told_s = client.seconds.iter().filter_map(|second| second.at_s).fold(0.0, f64::max);
+        let seconds = client.done.as_ref().map_or(told_s, |done| done.seconds);
+        sample.seconds = sample.seconds.max(seconds);
+        sample.missing.extend(client.gone.clone());
+        if let Some(done) = &client.done {
+            sample.errors += done.errors;
+            sample.first_error = sample.first_error.or_else(|| done.first_error.clone());
+            sample.overdue += done.overdue;
+            sample.stopped_early |= done.stopped_early;
+            sample.contents.add(&Contents { read: done.read_contents, written: done.write_contents });
+        }
         let ahead_ns = client.agent.clock_ahead_ns;
         let opened_ns = client.opened_unix_ns.unwrap_or_else(unix_ns).saturating_add_signed(-ahead_ns);
         sample.agents.push(AgentView {
-            name: format!("client {}", number + 1),
+            name: client.agent.name().to_owned(),
             clock_ahead_ms: ahead_ns as f64 / 1e6,
             opened_unix_ms: opened_ns as f64 / 1e6,
-            seconds: done.seconds,
-            iops: if done.seconds > 0.0 { operations as f64 / done.seconds } else { 0.0 },
+            seconds,
+            iops: if seconds > 0.0 { operations as f64 / seconds } else { 0.0 },
             is_debug: client.agent.ready.as_ref().is_some_and(|ready| ready.is_debug),
         });
     }

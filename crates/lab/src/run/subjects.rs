@@ -1,10 +1,10 @@
 //! Setting subjects up and taking them down.
 
-use super::sample::access_of;
+use super::sample::{access_of, start_of};
 use super::{Host, Progress, fio};
 use crate::agent::{Agent, Order, Said, Wish};
 use crate::engine::plan::{Job, Mode};
-use crate::plan::{Engine, Subject};
+use crate::plan::{Engine, Plan, Subject};
 use crate::testbed::cleanup::Undo;
 use crate::testbed::command;
 use anyhow::{Context, bail};
@@ -45,6 +45,7 @@ pub(super) fn start(
 
 /// Writes what so many clients use of a subject once, if it is to be; answers how many bytes that is for each.
 pub(super) fn fill(
+    plan: &Plan,
     subject: &Subject,
     host: &dyn Host,
     clients: u32,
@@ -64,13 +65,14 @@ pub(super) fn fill(
         if stopping.load(Ordering::Relaxed) {
             break;
         }
-        bytes = fill_for(subject, host, client, stopping, progress)
+        bytes = fill_for(plan, subject, host, client, stopping, progress)
             .with_context(|| format!("subject {} cannot be filled", subject.name))?;
     }
     Ok(bytes)
 }
 
 fn fill_for(
+    plan: &Plan,
     subject: &Subject,
     host: &dyn Host,
     client: u32,
@@ -79,11 +81,13 @@ fn fill_for(
 ) -> anyhow::Result<u64> {
     let target = subject.target(client).context("no agent reaches it")?;
     let access = access_of(subject, host, 1);
-    let name = format!("the agent of {}", subject.name);
+    // On the host of that client: what it has may be nowhere else.
+    let start = || start_of(plan, host, client);
     // How large it is says who opened it.
     let glance = Job { size: None, ..Job::new(target.clone(), Mode::RandomRead) };
     let order = Order { job: glance, access: access.clone() };
-    let mut agent = Agent::start(&name, &mut host.agent(), &order)?;
+    let (name, mut command) = start();
+    let mut agent = Agent::start(&name, &mut command, &order)?;
     agent.get_ready()?;
     let found = agent.ready.as_ref().map_or(0, |ready| ready.bytes);
     drop(agent);
@@ -95,7 +99,8 @@ fn fill_for(
         return Ok(bytes);
     }
     let order = Order { job: Job::prefill(target, bytes), access };
-    let mut agent = Agent::start(&name, &mut host.agent(), &order)?;
+    let (name, mut command) = start();
+    let mut agent = Agent::start(&name, &mut command, &order)?;
     agent.get_ready()?;
     agent.wish(Wish::Start)?;
     let mut written = 0.0;
@@ -105,7 +110,6 @@ fn fill_for(
                 if let Some(error) = &done.first_error {
                     bail!("{error}");
                 }
-                agent.finish(&done);
                 return Ok(bytes);
             }
             Said::Second(second) => {

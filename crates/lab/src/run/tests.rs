@@ -9,7 +9,7 @@ use std::cell::Cell;
 struct Stage {
     directory: tempfile::TempDir,
     script: String,
-    served: Box<dyn Fn(u64) -> Option<(u64, u64)>>,
+    served: Box<dyn Fn(u64) -> Option<Counted>>,
     asked: Cell<u64>,
 }
 
@@ -32,7 +32,7 @@ impl Host for Stage {
         Duration::ZERO
     }
 
-    fn served(&self, _: &Subject, _: u32) -> anyhow::Result<Option<(u64, u64)>> {
+    fn served(&self, _: &Subject, _: u32) -> anyhow::Result<Option<Counted>> {
         let nth = self.asked.get();
         self.asked.set(nth + 1);
         Ok((self.served)(nth))
@@ -61,6 +61,7 @@ fn done(iops: u64) -> Done {
         seconds: 3.0,
         read_bytes: 3 * iops * 4096,
         written_bytes: 0,
+        cpu_us: None,
         errors: 0,
         first_error: None,
         stopped_early: false,
@@ -202,13 +203,20 @@ fn who_says_that_operations_took_less_than_they_must_is_not_trusted() {
 fn a_subject_that_counted_something_else_is_not_trusted() {
     let mut stage = stage(truth());
     let each = 3 * 1000 * 4096;
-    stage.served = Box::new(move |nth| Some((nth.div_ceil(2) * each, 0)));
+    let counted = |read_bytes, by| Some(Counted { by: vec![by], read_bytes, written_bytes: 0 });
+    stage.served = Box::new(move |nth| counted(nth.div_ceil(2) * each, 1));
     assert_eq!(codes(&played(&stage, PLAN).unwrap()), [""; 0]);
-    stage.served = Box::new(move |nth| Some((nth.div_ceil(2) * each / 2, 0)));
+    stage.served = Box::new(move |nth| counted(nth.div_ceil(2) * each / 2, 1));
     std::fs::remove_dir_all(stage.directory.path().join("kept")).unwrap();
     let outcome = played(&stage, PLAN).unwrap();
     assert_eq!(codes(&outcome), ["counts"]);
     assert!(outcome.findings[0].text.contains("clients read 12 MiB, and the subject counted 6"));
+    // Who has started anew has counted from the beginning.
+    stage.asked.set(0);
+    stage.served = Box::new(move |nth| counted(0, nth as u32));
+    std::fs::remove_dir_all(stage.directory.path().join("kept")).unwrap();
+    let outcome = played(&stage, PLAN).unwrap();
+    assert_eq!((codes(&outcome), outcome.samples[0].served), (vec![], None));
 }
 
 #[test]

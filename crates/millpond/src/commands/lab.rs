@@ -13,13 +13,14 @@ use clap::{Args, Subcommand};
 use host::ThisHost;
 use lab::agent::{self, Order};
 use lab::archive::{Archive, Outcome};
+use lab::challenges;
 use lab::engine::TargetError;
 use lab::engine::plan::TargetName;
-use lab::plan::Plan;
+use lab::plan::{Plan, filled_in};
 use lab::present::{self, Summary};
 use lab::run::Options;
 use lab::targets::{OpenTarget, VolumeAccess, make_file};
-use lab::testbed::cleanup;
+use lab::testbed::cleanup::{self, Undo};
 use progress::Shown;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -32,6 +33,7 @@ use volume::OpenAs;
 const EXAMPLES: &str = "\
 Examples:
   millpond lab run plan.toml
+  millpond lab run 10k                          one of those that `millpond lab list` lists
   millpond lab explain plan.toml                what it would do, and what it would overwrite
   millpond lab report small-20261130-0615       once more, from what is kept
   millpond lab compare before/ after/
@@ -59,12 +61,14 @@ pub struct LabArguments {
 enum LabCommand {
     /// Run a plan, keep what came of it, and tell it
     Run(RunArguments),
+    /// List the plans that come with the program
+    #[command(after_help = "Examples:\n  millpond lab list")]
+    List,
     /// Tell what a plan would do
-    Explain {
-        /// The plan
-        #[arg(value_name = "PLAN.toml")]
-        plan: PathBuf,
-    },
+    #[command(
+        after_help = "Examples:\n  millpond lab explain plan.toml\n  millpond lab explain 10k --set rounds=1"
+    )]
+    Explain(PlanArguments),
     /// Tell what a run found, from what was kept of it, and write its reports anew
     Report(ReportArguments),
     /// Compare what two runs found, job by job
@@ -75,10 +79,27 @@ enum LabCommand {
 }
 
 #[derive(Args, Clone, Debug)]
-struct RunArguments {
-    /// The plan
-    #[arg(value_name = "PLAN.toml")]
+struct PlanArguments {
+    /// The plan: a file, or the name of one that `millpond lab list` lists
+    #[arg(value_name = "PLAN")]
     plan: PathBuf,
+
+    /// Set one of the plan's parameters, or of the keys at its top, as `rounds=2`
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = parse_setting)]
+    settings: Vec<(String, String)>,
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  millpond lab run plan.toml
+  millpond lab run 10k                          a plan that comes with the program
+  millpond lab run 10k --set rounds=1 --set runtime=5 --out /tmp/10k";
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = RUN_EXAMPLES)]
+struct RunArguments {
+    #[command(flatten)]
+    plan: PlanArguments,
 
     /// The directory to keep it in, which is made [default: the plan's name and the time]
     #[arg(long, value_name = "PATH")]
@@ -89,7 +110,13 @@ struct RunArguments {
     json: bool,
 }
 
+const REPORT_EXAMPLES: &str = "\
+Examples:
+  millpond lab report 10k-20261130-061500
+  millpond lab report 10k-20261130-061500 --markdown >> notes.md";
+
 #[derive(Args, Clone, Debug)]
+#[command(after_help = REPORT_EXAMPLES)]
 struct ReportArguments {
     /// What was kept
     #[arg(value_name = "ARCHIVE")]
@@ -105,6 +132,7 @@ struct ReportArguments {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  millpond lab compare before/ after/ --markdown")]
 struct CompareArguments {
     /// What was kept of the first
     #[arg(value_name = "ARCHIVE")]
@@ -123,7 +151,8 @@ struct CompareArguments {
 pub fn run(arguments: &LabArguments, path: &Path) -> anyhow::Result<ExitCode> {
     match &arguments.command {
         LabCommand::Run(run) => return run_plan(run, path),
-        LabCommand::Explain { plan } => explain(&read_plan(plan)?.0)?,
+        LabCommand::List => list()?,
+        LabCommand::Explain(plan) => explain(&read_plan(plan, Path::new("SCRATCH"))?.0)?,
         LabCommand::Report(report) => tell(report)?,
         LabCommand::Compare(compare) => compared(compare)?,
         LabCommand::Agent => serve()?,
@@ -131,22 +160,58 @@ pub fn run(arguments: &LabArguments, path: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn read_plan(path: &Path) -> anyhow::Result<(Plan, String)> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("{}: cannot read it", path.display()))?;
+/// Reads `KEY=VALUE`.
+fn parse_setting(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(format!("{text:?} is no KEY=VALUE; write for example rounds=2")),
+    }
+}
+
+/// A plan and its text, with its places filled in.
+fn read_plan(arguments: &PlanArguments, scratch: &Path) -> anyhow::Result<(Plan, String)> {
+    let path = &arguments.plan;
     let wrong = |error: &dyn std::fmt::Display| anyhow!(Usage(format!("{}: {error}", path.display())));
+    let text = match (std::fs::read_to_string(path), path.to_str().and_then(challenges::named)) {
+        (Ok(text), _) => text,
+        (Err(_), Some(text)) => text.to_owned(),
+        (Err(error), None) => {
+            return Err(wrong(&format!(
+                "cannot read it: {error}; `millpond lab list` lists plans that are there"
+            )));
+        }
+    };
+    let program = std::env::current_exe().context("cannot tell which program this is")?;
+    let known = [("scratch", scratch.display().to_string()), ("millpond", program.display().to_string())];
+    let known = known.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let text = filled_in(&text, &known, &arguments.settings).map_err(|error| wrong(&error))?;
     let plan = Plan::parse(&text).map_err(|error| wrong(&error))?;
     Ok((plan, text))
 }
 
+fn list() -> anyhow::Result<()> {
+    let mut rows = Vec::new();
+    for (name, _) in challenges::ALL {
+        let arguments = PlanArguments { plan: PathBuf::from(name), settings: Vec::new() };
+        let (plan, _) = read_plan(&arguments, Path::new("SCRATCH"))?;
+        rows.push(vec![name.to_owned(), plan.title.unwrap_or_default()]);
+    }
+    output::print(&output::table::render(&["plan", "what it measures"], rows))
+}
+
 fn run_plan(arguments: &RunArguments, path: &Path) -> anyhow::Result<ExitCode> {
-    let (plan, text) = read_plan(&arguments.plan)?;
+    let name = arguments.plan.plan.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let out = match &arguments.out {
         Some(out) => out.clone(),
-        None => PathBuf::from(format!("{}-{}", plan.name, stamp()?)),
+        None => PathBuf::from(format!("{}-{}", name.unwrap_or_default(), stamp()?)),
     };
+    let scratch = std::path::absolute(&out)?.join("scratch");
+    let (plan, text) = read_plan(&arguments.plan, &scratch)?;
     let mut archive = Archive::create(&out, &text)?;
     cleanup::undo_after_a_panic();
+    std::fs::create_dir(&scratch).with_context(|| format!("{}: cannot make it", scratch.display()))?;
+    // Before subjects are: so it goes after them.
+    let scratch = Undo::new(move || drop(std::fs::remove_dir_all(&scratch)));
     let stopping = Arc::new(AtomicBool::new(false));
     let wished = stopping.clone();
     stop::on_wish(move || {
@@ -162,6 +227,7 @@ fn run_plan(arguments: &RunArguments, path: &Path) -> anyhow::Result<ExitCode> {
     let mut shown = Shown::default();
     let came = lab::run::run(&plan, &host, &options, &mut archive, &mut |progress| shown.show(progress));
     shown.end();
+    drop(scratch);
     let kept = archive.directory().display();
     let outcome = came.with_context(|| format!("the run ended early; what was measured is in {kept}"))?;
     let summary = Summary::of(&outcome);

@@ -19,6 +19,7 @@ mod file_systems;
 mod hostile;
 mod hostile_tenant;
 mod keys;
+mod lab;
 mod limits;
 mod machines;
 mod migrate;

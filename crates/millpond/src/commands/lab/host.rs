@@ -6,11 +6,15 @@ use crate::host::directory::Directory;
 use crate::top::scrape;
 use anyhow::bail;
 use cluster::HttpServers;
+use doors::nbd::{NbdAddress, NbdUri};
 use lab::engine::cpu::Watched;
 use lab::engine::plan::TargetName;
 use lab::monitor::device_bytes;
 use lab::plan::{Place, Subject};
-use lab::run::Host;
+use lab::run::{Counted, Host};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -48,8 +52,13 @@ impl Host for ThisHost {
         let directory = Directory::new(&self.directory_of(subject))?;
         match subject.place() {
             Some(Place::Volume(_)) => nodes_of(&directory),
-            // The export may be anybody's; if a cluster is up here, it is most likely that one's.
-            Some(Place::Nbd(_)) if directory.holder()?.is_some() => nodes_of(&directory),
+            Some(Place::Nbd(uri)) => {
+                // The export may be anybody's; if a cluster is up here, it is most likely that one's.
+                let is_up = directory.holder()?.is_some();
+                let mut processes = if is_up { nodes_of(&directory)? } else { Vec::new() };
+                processes.extend(server_of(uri).map(|pid| Watched { label: "NBD server".to_owned(), pid }));
+                Ok(processes)
+            }
             _ => Ok(Vec::new()),
         }
     }
@@ -61,16 +70,19 @@ impl Host for ThisHost {
         }
     }
 
-    fn served(&self, subject: &Subject, clients: u32) -> anyhow::Result<Option<(u64, u64)>> {
+    fn served(&self, subject: &Subject, clients: u32) -> anyhow::Result<Option<Counted>> {
         let clients = if subject.is_by_client() { clients } else { 1 };
         let targets: Vec<TargetName> = (1..=clients).filter_map(|client| subject.target(client)).collect();
         match subject.place() {
             Some(Place::Raw(_)) => {
-                let counted = targets.iter().map(|target| match target {
-                    TargetName::Raw(path) => device_bytes(path),
-                    _ => None,
-                });
-                Ok(counted.sum_of_both())
+                let mut counted = Counted::default();
+                for target in &targets {
+                    let TargetName::Raw(path) = target else { return Ok(None) };
+                    let Some((read, written)) = device_bytes(path) else { return Ok(None) };
+                    counted.read_bytes += read;
+                    counted.written_bytes += written;
+                }
+                Ok(Some(counted))
             }
             Some(Place::Volume(_)) => {
                 let names: Vec<&str> = targets
@@ -87,19 +99,16 @@ impl Host for ThisHost {
     }
 }
 
-trait SumOfBoth {
-    /// The sums of both parts; `None` if one is unknown.
-    fn sum_of_both(self) -> Option<(u64, u64)>;
-}
-
-impl<I: Iterator<Item = Option<(u64, u64)>>> SumOfBoth for I {
-    fn sum_of_both(mut self) -> Option<(u64, u64)> {
-        self.try_fold((0, 0), |sum, one| one.map(|one| (sum.0 + one.0, sum.1 + one.1)))
-    }
+/// The process that serves an export by a socket of this host's file system.
+fn server_of(uri: &str) -> Option<u32> {
+    let NbdAddress::Unix(path) = uri.parse::<NbdUri>().ok()?.address else { return None };
+    let stream = UnixStream::connect(path).ok()?;
+    let peer = getsockopt(&stream, PeerCredentials).ok()?;
+    u32::try_from(peer.pid()).ok().filter(|pid| *pid > 0)
 }
 
 /// Bytes that the OSDs of a cluster read and wrote for clients of these volumes; `None` if one of its processes does not say.
-fn volume_bytes(directory: &Path, names: &[&str]) -> anyhow::Result<Option<(u64, u64)>> {
+fn volume_bytes(directory: &Path, names: &[&str]) -> anyhow::Result<Option<Counted>> {
     access::with_inquiry(directory, async |inquiry| {
         let desk = inquiry.desk();
         let map = Arc::new(desk.map().await?);
@@ -114,10 +123,13 @@ fn volume_bytes(directory: &Path, names: &[&str]) -> anyhow::Result<Option<(u64,
         if !silent.is_empty() {
             return Ok(None);
         }
-        let of_all = nodes.iter().flat_map(|node| &node.osds).flat_map(|osd| &osd.volumes);
-        let ours = of_all.filter(|one| volumes.contains(&one.volume));
-        Ok(Some(ours.fold((0, 0), |(read, written), one| {
-            (read + one.traffic.read_bytes, written + one.traffic.written_bytes)
-        })))
+        let mut counted = Counted { by: nodes.iter().map(|node| node.pid).collect(), ..Counted::default() };
+        for one in nodes.iter().flat_map(|node| &node.osds).flat_map(|osd| &osd.volumes) {
+            if volumes.contains(&one.volume) {
+                counted.read_bytes += one.traffic.read_bytes;
+                counted.written_bytes += one.traffic.written_bytes;
+            }
+        }
+        Ok(Some(counted))
     })
 }
