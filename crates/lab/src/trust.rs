@@ -23,6 +23,9 @@ use crate::engine::contents::Counts;
 use crate::engine::cpu::{Role, told_share};
 use crate::statistics::{Ratio, Trend, Verdict};
 
+/// What fio is called among agents.
+pub const FIO: &str = "fio";
+
 const DEPTH_TOLERANCE: f64 = 0.05;
 const COUNTS_TOLERANCE: f64 = 0.01;
 /// Less than this may be anybody's: a file system's own writes, a glance at a partition table.
@@ -98,8 +101,9 @@ fn percent(share: f64) -> String {
 
 fn depth(outcome: &Outcome, sample: &Sample) -> Option<String> {
     let point = &outcome.points[sample.point];
-    // Whoever asks at a rate has in flight what is in flight.
-    if point.job.rate_iops.is_some() || sample.operations() < DEPTH_OPERATIONS_MIN {
+    // Whoever asks at a rate has in flight what is in flight, and fio collects operations before it begins them.
+    let is_by_fio = sample.agents.iter().any(|agent| agent.name == FIO);
+    if point.job.rate_iops.is_some() || is_by_fio || sample.operations() < DEPTH_OPERATIONS_MIN {
         return None;
     }
     let meant = f64::from(point.job.depth) * f64::from(point.clients);

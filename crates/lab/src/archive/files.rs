@@ -11,7 +11,6 @@ const RUN: &str = "run.json";
 const LATENCIES: &str = "latency.hlog";
 const SECONDS: &str = "seconds.csv";
 const METRICS: &str = "metrics.txt";
-const PLAN: &str = "plan.toml";
 
 /// Why an archive cannot be written or read.
 #[derive(thiserror::Error, Debug)]
@@ -46,11 +45,11 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Makes the directory, which must not be there, and writes the plan.
+    /// Makes the directory, which must not be there, and writes the plan, which is called `name` there.
     ///
     /// # Errors
     /// It is there, or cannot be made.
-    pub fn create(directory: &Path, plan: &str) -> Result<Archive, ArchiveError> {
+    pub fn create(directory: &Path, name: &str, plan: &str) -> Result<Archive, ArchiveError> {
         if let Some(parent) = directory.parent() {
             fs::create_dir_all(parent).map_err(|error| file(parent, error))?;
         }
@@ -61,7 +60,7 @@ impl Archive {
             made => made.map_err(|error| file(directory, error))?,
         }
         let archive = Archive { directory: directory.to_owned(), appended: 0 };
-        archive.put(PLAN, plan.as_bytes())?;
+        archive.put(name, plan.as_bytes())?;
         Ok(archive)
     }
 

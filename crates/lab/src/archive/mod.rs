@@ -6,7 +6,7 @@
 //! | `latency.hlog` | the latencies of every second, an interval log of HdrHistogram, version 2 |
 //! | `seconds.csv` | how every second went |
 //! | `metrics.txt` | the figures of all samples, as OpenMetrics |
-//! | `plan.toml` | the plan |
+//! | `plan.toml`, or `job.fio` | the plan, or fio's job file |
 //! | `report.html`, `report.md` | for readers |
 //!
 //! It is written anew after every sample, each file under another name first: whatever ends a run, what is there can be read.

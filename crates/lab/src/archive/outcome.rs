@@ -60,6 +60,14 @@ pub struct Build {
     pub is_debug: bool,
 }
 
+impl Build {
+    /// This one.
+    #[must_use]
+    pub fn this() -> Build {
+        Build { version: env!("CARGO_PKG_VERSION").to_owned(), is_debug: cfg!(debug_assertions) }
+    }
+}
+
 /// A subject of the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubjectView {

@@ -12,8 +12,9 @@ use crate::engine::histogram::{Buckets, Latency};
 use crate::engine::plan::{Job, TargetName};
 use crate::monitor::Stalls;
 use crate::plan::{Place, Subject};
-use crate::report::{Cpu, side};
+use crate::report::{Cpu, Side};
 use crate::testbed::command;
+use crate::trust::FIO;
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::time::Duration;
@@ -39,13 +40,13 @@ pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -
     let client_us = children_us()? - used_before;
     usage.client.cpu_us = Some(client_us);
     usage.roles.insert(crate::engine::cpu::Role::Client, client_us);
-    let mut sample = parsed(&output, &point.job)?;
+    let mut sample = sample_of(&jobs_of(&output)?[0])?;
     sample.round = round;
     sample.began_unix_ms = began_ns / 1_000_000;
     sample.cpu = Some(Cpu::new(&usage, sample.operations()));
     (sample.cpu_pressure, sample.io_pressure) = (pressure.cpu, pressure.io);
     sample.agents = vec![AgentView {
-        name: "fio".to_owned(),
+        name: FIO.to_owned(),
         opened_unix_ms: began_ns as f64 / 1e6,
         seconds: sample.seconds,
         iops: sample.iops(),
@@ -61,7 +62,7 @@ pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -
 }
 
 /// CPU time of all processes that this one has started and waited for, in microseconds.
-fn children_us() -> anyhow::Result<f64> {
+pub(super) fn children_us() -> anyhow::Result<f64> {
     use nix::sys::resource::{UsageWho, getrusage};
     use nix::sys::time::TimeValLike;
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).context("cannot read what children used")?;
@@ -160,49 +161,62 @@ pub(super) fn fill(subject: &Subject, clients: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads fio's JSON, which warnings may precede.
-fn parsed(output: &str, job: &Job) -> anyhow::Result<Sample> {
+/// Reads fio's JSON, which warnings may precede: what it tells of each job, or group of jobs.
+pub(super) fn jobs_of(output: &str) -> anyhow::Result<Vec<Value>> {
     let json = output.find('{').map_or("", |from| &output[from..]);
-    let value: Value = serde_json::from_str(json).context("fio printed no JSON")?;
-    let job_value = value.pointer("/jobs/0").context("fio tells of no job")?;
-    let error = job_value["error"].as_u64().context("fio tells no error")?;
+    let mut value: Value = serde_json::from_str(json).context("fio printed no JSON")?;
+    match value["jobs"].take() {
+        Value::Array(jobs) if !jobs.is_empty() => Ok(jobs),
+        _ => bail!("fio tells of no job"),
+    }
+}
+
+/// What fio tells of a job, as a sample. Its numbers are not filled in.
+pub(super) fn sample_of(told: &Value) -> anyhow::Result<Sample> {
+    let error = told["error"].as_u64().context("fio tells no error")?;
     if error != 0 {
         bail!("fio reports error {error}");
     }
-    let (reads, read_seconds) = latencies(&job_value["read"])?;
-    let (writes, write_seconds) = latencies(&job_value["write"])?;
+    let (read, reads, read_seconds) = side_of(&told["read"])?;
+    let (write, writes, write_seconds) = side_of(&told["write"])?;
     let seconds = read_seconds.max(write_seconds);
     let mut all = Latency::default();
     all.merge(&reads);
     all.merge(&writes);
     let summary = all.summary().context("fio did nothing")?;
+    let iops = |side: &Option<Side>| side.as_ref().map_or(0.0, |side| side.iops);
     Ok(Sample {
         seconds,
-        read: side(&reads, seconds, job.block),
-        write: side(&writes, seconds, job.block),
         series: vec![Second {
             at_s: seconds,
             seconds,
-            read_iops: reads.count() as f64 / seconds,
-            write_iops: writes.count() as f64 / seconds,
+            read_iops: iops(&read),
+            write_iops: iops(&write),
             mean_us: Some(summary.mean_us),
             p99_us: Some(summary.p99_us),
         }],
+        read,
+        write,
         latencies: vec![(Buckets::from(&reads), Buckets::from(&writes))],
         ..Sample::default()
     })
 }
 
 /// What fio tells of one direction, and for how many seconds.
-fn latencies(side: &Value) -> anyhow::Result<(Latency, f64)> {
+fn side_of(told: &Value) -> anyhow::Result<(Option<Side>, Latency, f64)> {
     let number = |path: &str| {
-        side.pointer(path).and_then(Value::as_f64).with_context(|| format!("fio tells no {path}"))
+        told.pointer(path).and_then(Value::as_f64).with_context(|| format!("fio tells no {path}"))
     };
     let count = number("/total_ios")?;
     if count == 0.0 {
-        return Ok((Latency::default(), 0.0));
+        return Ok((None, Latency::default(), 0.0));
     }
-    let bins = side.pointer("/lat_ns/bins").and_then(Value::as_object).context("fio tells no bins")?;
+    // Total latencies if it was asked for them, and those of completion if a job file asks for others.
+    let kind =
+        ["/lat_ns", "/clat_ns"].into_iter().find(|kind| told.pointer(&format!("{kind}/bins")).is_some());
+    let kind = kind.context("fio tells no bins")?;
+    let bins =
+        told.pointer(&format!("{kind}/bins")).and_then(Value::as_object).context("fio tells no bins")?;
     let mut counts = Vec::with_capacity(bins.len());
     for (latency_ns, count) in bins {
         counts.push((
@@ -211,7 +225,39 @@ fn latencies(side: &Value) -> anyhow::Result<(Latency, f64)> {
         ));
     }
     counts.sort_unstable();
-    let (sum_ns, max_ns) = ((number("/lat_ns/mean")? * count) as u64, number("/lat_ns/max")? as u64);
-    let buckets = Buckets { sum_ns, max_ns, counts };
-    Ok((Latency::from(&buckets), number("/runtime")? / 1000.0))
+    let sum_ns = (number(&format!("{kind}/mean"))? * number(&format!("{kind}/N"))?) as u64;
+    let buckets = Buckets { sum_ns, max_ns: number(&format!("{kind}/max"))? as u64, counts };
+    let latency = Latency::from(&buckets);
+    let seconds = number("/runtime")? / 1000.0;
+    let side = latency.summary().filter(|_| seconds > 0.0).map(|latency| Side {
+        operations: count as u64,
+        iops: count / seconds,
+        mib_per_second: number("/io_bytes").unwrap_or_default() / seconds / f64::from(1 << 20),
+        latency,
+    });
+    Ok((side, latency, seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fio_tells_is_read_as_captured() {
+        let captured = r#"fio: warning about something
+            {"fio version": "fio-3.33", "jobs": [{"jobname": "client-1", "error": 0,
+             "read": {"total_ios": 4, "io_bytes": 16384, "runtime": 2000,
+                      "lat_ns": {"max": 300000, "mean": 150000.0, "N": 4, "bins": {"100000": 3, "300000": 1}}},
+             "write": {"total_ios": 0}}]}"#;
+        let jobs = jobs_of(captured).unwrap();
+        let sample = sample_of(&jobs[0]).unwrap();
+        assert_eq!((sample.iops(), sample.mean_us(), sample.seconds), (2.0, Some(150.0), 2.0));
+        assert_eq!((sample.read.unwrap().latency.max_us, sample.write), (300.0, None));
+        assert!((sample.read.unwrap().mib_per_second - 8192.0 / 1048576.0).abs() < 1e-9);
+        let broken = captured.replace("\"error\": 0", "\"error\": 5");
+        assert!(sample_of(&jobs_of(&broken).unwrap()[0]).unwrap_err().to_string().contains("error 5"));
+        assert!(jobs_of("fio: no such engine").is_err() && jobs_of("{\"jobs\": []}").is_err());
+        let idle = captured.replace("\"total_ios\": 4", "\"total_ios\": 0");
+        assert!(sample_of(&jobs_of(&idle).unwrap()[0]).unwrap_err().to_string().contains("did nothing"));
+    }
 }

@@ -6,8 +6,11 @@
 mod events;
 mod expectations;
 mod fio;
+mod fio_file;
 mod sample;
 mod subjects;
+
+pub use fio_file::run_fio_file;
 
 use crate::archive::{Archive, Build, Outcome, PointView, Served, SubjectView};
 use crate::engine::cpu::{Machine, Watched};
@@ -154,7 +157,7 @@ fn begin(plan: &Plan, points: &[Point], options: &Options<'_>) -> Outcome {
         note: plan.note.clone(),
         command: options.command.clone(),
         machine: Machine::this(),
-        build: Build { version: env!("CARGO_PKG_VERSION").to_owned(), is_debug: cfg!(debug_assertions) },
+        build: Build::this(),
         began_unix_ms: now,
         ended_unix_ms: now,
         rounds: plan.rounds,

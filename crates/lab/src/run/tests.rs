@@ -126,7 +126,7 @@ fn played(stage: &Stage, plan: &str) -> anyhow::Result<Outcome> {
     let stopping = AtomicBool::new(false);
     let options = Options { command: "test".to_owned(), stopping: &stopping };
     let path = stage.directory.path().join("kept");
-    let mut archive = Archive::create(&path, plan)?;
+    let mut archive = Archive::create(&path, "plan.toml", plan)?;
     let came = run(&Plan::parse(plan)?, stage, &options, &mut archive, &mut |_| {});
     if let Ok(outcome) = &came {
         let (_, read) = Archive::open(&path)?;

@@ -18,7 +18,7 @@ use lab::engine::TargetError;
 use lab::engine::plan::TargetName;
 use lab::plan::{Plan, filled_in};
 use lab::present::{self, Summary};
-use lab::run::Options;
+use lab::run::{Options, Progress};
 use lab::targets::{OpenTarget, VolumeAccess, make_file};
 use lab::testbed::cleanup::{self, Undo};
 use progress::Shown;
@@ -49,6 +49,10 @@ A plan in short:
 
 docs/lab.md tells all its keys.";
 
+/// What a plan is called in an archive, and a job file of fio.
+const PLAN: &str = "plan.toml";
+const FIO_JOB: &str = "job.fio";
+
 /// Measure anything by a plan.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -61,6 +65,8 @@ pub struct LabArguments {
 enum LabCommand {
     /// Run a plan, keep what came of it, and tell it
     Run(RunArguments),
+    /// Run a job file of fio, by fio as it is, and tell what it found as any run
+    Fio(FioArguments),
     /// List the plans that come with the program
     #[command(after_help = "Examples:\n  millpond lab list")]
     List,
@@ -110,6 +116,31 @@ struct RunArguments {
     json: bool,
 }
 
+const FIO_EXAMPLES: &str = "\
+Examples:
+  millpond lab fio job.fio
+  millpond lab fio job.fio --rounds 12 --out before";
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = FIO_EXAMPLES)]
+struct FioArguments {
+    /// The job file
+    #[arg(value_name = "JOB.fio")]
+    file: PathBuf,
+
+    /// How often it is run
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+
+    /// The directory to keep it in, which is made [default: the file's name and the time]
+    #[arg(long, value_name = "PATH")]
+    out: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
 const REPORT_EXAMPLES: &str = "\
 Examples:
   millpond lab report 10k-20261130-061500
@@ -151,6 +182,7 @@ struct CompareArguments {
 pub fn run(arguments: &LabArguments, path: &Path) -> anyhow::Result<ExitCode> {
     match &arguments.command {
         LabCommand::Run(run) => return run_plan(run, path),
+        LabCommand::Fio(fio) => return run_fio(fio),
         LabCommand::List => list()?,
         LabCommand::Explain(plan) => explain(&read_plan(plan, Path::new("SCRATCH"))?.0)?,
         LabCommand::Report(report) => tell(report)?,
@@ -200,40 +232,76 @@ fn list() -> anyhow::Result<()> {
 }
 
 fn run_plan(arguments: &RunArguments, path: &Path) -> anyhow::Result<ExitCode> {
-    let name = arguments.plan.plan.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-    let out = match &arguments.out {
-        Some(out) => out.clone(),
-        None => PathBuf::from(format!("{}-{}", name.unwrap_or_default(), stamp()?)),
-    };
+    let out = out_of(arguments.out.as_deref(), &arguments.plan.plan)?;
     let scratch = std::path::absolute(&out)?.join("scratch");
     let (plan, text) = read_plan(&arguments.plan, &scratch)?;
-    let mut archive = Archive::create(&out, &text)?;
-    cleanup::undo_after_a_panic();
+    let mut archive = Archive::create(&out, PLAN, &text)?;
+    let stopping = stop_when_wished()?;
     std::fs::create_dir(&scratch).with_context(|| format!("{}: cannot make it", scratch.display()))?;
     // Before subjects are: so it goes after them.
     let scratch = Undo::new(move || drop(std::fs::remove_dir_all(&scratch)));
-    let stopping = Arc::new(AtomicBool::new(false));
-    let wished = stopping.clone();
-    stop::on_wish(move || {
-        if wished.swap(true, Ordering::Relaxed) {
-            // The second wish: what does not end by itself is ended.
-            cleanup::undo_and_exit(1);
-        }
-        output::notice("\nstopping: what is under way ends, and what was measured is kept");
-    })?;
     let host = ThisHost::new(path)?;
-    let command = std::env::args().collect::<Vec<_>>().join(" ");
-    let options = Options { command, stopping: &stopping };
+    let options = Options { command: own_command(), stopping: &stopping };
     let mut shown = Shown::default();
     let came = lab::run::run(&plan, &host, &options, &mut archive, &mut |progress| shown.show(progress));
     shown.end();
     drop(scratch);
+    conclude(came, &archive, arguments.json)
+}
+
+fn run_fio(arguments: &FioArguments) -> anyhow::Result<ExitCode> {
+    let text = std::fs::read_to_string(&arguments.file)
+        .with_context(|| format!("{}: cannot read it", arguments.file.display()))?;
+    let out = out_of(arguments.out.as_deref(), &arguments.file)?;
+    let mut archive = Archive::create(&out, FIO_JOB, &text)?;
+    let stopping = stop_when_wished()?;
+    let options = Options { command: own_command(), stopping: &stopping };
+    let mut shown = Shown::default();
+    let mut show = |progress: &Progress<'_>| shown.show(progress);
+    let came = lab::run::run_fio_file(&arguments.file, arguments.rounds, &options, &mut archive, &mut show);
+    shown.end();
+    conclude(came, &archive, arguments.json)
+}
+
+/// Where a run is kept.
+fn out_of(out: Option<&Path>, plan: &Path) -> anyhow::Result<PathBuf> {
+    let name = plan.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    Ok(match out {
+        Some(out) => out.to_owned(),
+        None => PathBuf::from(format!("{}-{}", name.unwrap_or_default(), stamp()?)),
+    })
+}
+
+/// The command line of this process.
+fn own_command() -> String {
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Takes down what was set up however this ends. The first wish to stop sets what is given back, the second waits for nothing.
+fn stop_when_wished() -> anyhow::Result<Arc<AtomicBool>> {
+    cleanup::undo_after_a_panic();
+    let stopping = Arc::new(AtomicBool::new(false));
+    let wished = stopping.clone();
+    stop::on_wish(move || {
+        if wished.swap(true, Ordering::Relaxed) {
+            // What does not end by itself is ended.
+            cleanup::undo_and_exit(1);
+        }
+        output::notice("\nstopping: what is under way ends, and what was measured is kept");
+    })?;
+    Ok(stopping)
+}
+
+/// Writes the reports, and prints what came of a run.
+fn conclude(came: anyhow::Result<Outcome>, archive: &Archive, json: bool) -> anyhow::Result<ExitCode> {
     let kept = archive.directory().display();
     let outcome = came.with_context(|| format!("the run ended early; what was measured is in {kept}"))?;
     let summary = Summary::of(&outcome);
-    write_reports(&archive, &outcome, &summary)?;
-    output::show(arguments.json, &outcome, || {
-        format!("{}\nKept in {kept}; report.html there has pictures\n", present::terminal(&outcome, &summary))
+    write_reports(archive, &outcome, &summary)?;
+    output::show(json, &outcome, || {
+        let told = present::terminal(&outcome, &summary);
+        format!("{told}\nKept in {kept}; report.html there has pictures\n")
     })?;
     let is_done = outcome.ended_early.is_none() && outcome.disappointments.is_empty();
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })

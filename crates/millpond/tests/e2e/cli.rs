@@ -81,6 +81,7 @@ fn every_command_explains_itself_with_examples() {
         &["bench"],
         &["lab"],
         &["lab", "run"],
+        &["lab", "fio"],
         &["lab", "list"],
         &["lab", "explain"],
         &["lab", "report"],

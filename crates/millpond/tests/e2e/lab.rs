@@ -267,3 +267,28 @@ fn a_challenge_is_run_by_its_name() {
     assert_eq!(kept(&out)["samples"].as_array().unwrap().len(), 1);
     assert!(!out.join("scratch").exists());
 }
+
+#[test]
+fn a_job_file_of_fio_runs_as_it_is() {
+    if !installed("a job file of fio", &["fio"]) {
+        return;
+    }
+    let directory = scratch();
+    let device = device(directory.path(), "device", 16);
+    let job = directory.path().join("both.fio");
+    let text = "[global]\nioengine=psync\nsize=16m\ntime_based=1\nruntime=1\nbs=4k\n";
+    std::fs::write(
+        &job,
+        format!("{text}filename={}\n[one]\nrw=randwrite\n[two]\nrw=randread\n", path(&device)),
+    )
+    .unwrap();
+    let out = directory.path().join("out");
+    let told = worked(&lab(&["fio", path(&job), "--rounds", "2", "--out", path(&out)]));
+    names(&told, &["one", "two (2)", "IOPS", "p99.9 µs"]);
+    assert_eq!(kept(&out)["samples"].as_array().unwrap().len(), 4);
+    assert_eq!(std::fs::read(out.join("job.fio")).unwrap(), std::fs::read(&job).unwrap());
+    std::fs::write(&job, "[one]\nrw=teleport\n").unwrap();
+    let refused = lab(&["fio", path(&job), "--out", path(&directory.path().join("other"))]);
+    assert!(!refused.status.success());
+    names(&String::from_utf8_lossy(&refused.stderr), &["teleport"]);
+}

@@ -1,0 +1,136 @@
+//! A job file of fio, run by fio as it is.
+
+use super::fio::{children_us, jobs_of, sample_of};
+use super::{Options, Progress, unix_ms};
+use crate::archive::{AgentView, Archive, Build, FORMAT, Outcome, PointView, SubjectView};
+use crate::engine::cpu::{Machine, Monitor, Role};
+use crate::engine::plan::{Job, Mode, TargetName};
+use crate::monitor::Stalls;
+use crate::report::Cpu;
+use crate::testbed::command;
+use crate::trust::{self, FIO};
+use anyhow::{Context, bail};
+use base::units::ByteSize;
+use serde_json::Value;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long a job file may take.
+const LIMIT: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Runs a job file so many times. Each of its jobs, or groups of jobs, is a point; all that run at the same time share what is
+/// told of CPU time, which is told if there is one.
+///
+/// # Errors
+/// fio fails, or the archive cannot be written. What came before that is in the archive.
+pub fn run_fio_file(
+    file: &Path,
+    rounds: u32,
+    options: &Options<'_>,
+    archive: &mut Archive,
+    progress: &mut dyn FnMut(&Progress<'_>),
+) -> anyhow::Result<Outcome> {
+    let name = file.file_stem().map_or_else(|| FIO.to_owned(), |stem| stem.to_string_lossy().into_owned());
+    let subject = SubjectView {
+        name: FIO.to_owned(),
+        what: format!("what {} names", file.display()),
+        bytes: None,
+        is_filled: false,
+    };
+    let now = unix_ms();
+    let mut outcome = Outcome {
+        format: FORMAT,
+        title: format!("fio {}", file.display()),
+        name,
+        note: None,
+        command: options.command.clone(),
+        machine: Machine::this(),
+        build: Build::this(),
+        began_unix_ms: now,
+        ended_unix_ms: now,
+        rounds,
+        control: false,
+        ended_early: Some("it has not ended".to_owned()),
+        subjects: vec![subject],
+        points: Vec::new(),
+        samples: Vec::new(),
+        findings: Vec::new(),
+        disappointments: Vec::new(),
+    };
+    archive.write(&outcome)?;
+    let mut came = Ok(());
+    for round in 1..=rounds {
+        if options.stopping.load(Ordering::Relaxed) {
+            break;
+        }
+        progress(&Progress::Step(format!("round {round} of {rounds}: fio runs {}", file.display())));
+        came = once(file, round, &mut outcome);
+        if came.is_err() {
+            break;
+        }
+        outcome.findings = trust::findings(&outcome);
+        archive.write(&outcome)?;
+    }
+    outcome.ended_unix_ms = unix_ms();
+    outcome.ended_early = match &came {
+        Ok(()) if options.stopping.load(Ordering::Relaxed) => Some("it was interrupted".to_owned()),
+        Ok(()) => None,
+        Err(error) => Some(format!("{error:#}")),
+    };
+    outcome.findings = trust::findings(&outcome);
+    archive.write(&outcome)?;
+    archive.write_tables(&outcome)?;
+    came.map(|()| outcome)
+}
+
+fn once(file: &Path, round: u32, outcome: &mut Outcome) -> anyhow::Result<()> {
+    let monitor = Monitor::of(Vec::new(), Vec::new());
+    let (began_ms, stalls, before) = (unix_ms(), Stalls::now(), monitor.snapshot());
+    let used_before = children_us()?;
+    let file = file.display().to_string();
+    let output = command::run(FIO, &["--output-format=json+", "--lat_percentiles=1", &file], LIMIT)?;
+    let mut usage = monitor.usage(&before, &monitor.snapshot());
+    let pressure = Stalls::now().since(&stalls);
+    let client_us = children_us()? - used_before;
+    usage.client.cpu_us = Some(client_us);
+    usage.roles.insert(Role::Client, client_us);
+    let jobs = jobs_of(&output)?;
+    if round == 1 {
+        outcome.points = jobs.iter().enumerate().map(|(number, job)| point_of(number, job)).collect();
+    }
+    if jobs.len() != outcome.points.len() {
+        bail!("fio told of {} jobs in the first round, and of {} now", outcome.points.len(), jobs.len());
+    }
+    for (point, job) in jobs.iter().enumerate() {
+        let name = &outcome.points[point].name;
+        let mut sample = sample_of(job).with_context(|| format!("job {name} of round {round}"))?;
+        (sample.round, sample.point, sample.began_unix_ms) = (round, point, began_ms);
+        if jobs.len() == 1 {
+            sample.cpu = Some(Cpu::new(&usage, sample.operations()));
+        }
+        (sample.cpu_pressure, sample.io_pressure) = (pressure.cpu, pressure.io);
+        sample.agents = vec![AgentView {
+            name: FIO.to_owned(),
+            opened_unix_ms: began_ms as f64,
+            seconds: sample.seconds,
+            iops: sample.iops(),
+            ..AgentView::default()
+        }];
+        outcome.samples.push(sample);
+    }
+    Ok(())
+}
+
+/// What is known of a job by its options, some of which fio tells.
+fn point_of(number: usize, told: &Value) -> PointView {
+    let option = |name: &str| told.pointer(&format!("/job options/{name}")).and_then(Value::as_str);
+    let mode = option("rw").and_then(|mode| mode.parse().ok()).unwrap_or(Mode::RandomReadWrite);
+    let mut job = Job::new(TargetName::Raw("-".into()), mode);
+    job.block = option("bs").and_then(|size| size.parse().ok()).unwrap_or(ByteSize(4096));
+    job.depth = option("iodepth").and_then(|depth| depth.parse().ok()).unwrap_or(1);
+    let name = told["jobname"].as_str().unwrap_or("job");
+    // Two may have the same.
+    let name = if number == 0 { name.to_owned() } else { format!("{name} ({})", number + 1) };
+    PointView { job_name: name.clone(), name, job, clients: 1 }
+}
