@@ -4,9 +4,10 @@ mod explained;
 mod page;
 pub mod plots;
 mod summary;
+mod sweep;
 mod text;
 
 pub use explained::explained;
-pub use page::page;
+pub use page::{page, percentile_chart};
 pub use summary::{Row, Summary};
 pub use text::{markdown, terminal};

@@ -8,6 +8,7 @@ use super::plots::heat::{Columns, Heat};
 use super::plots::style::{PAGE_STYLE, PLOT_STYLE};
 use super::plots::ticks::Unit;
 use super::summary::{Row, Said, Summary};
+use super::sweep::{Sweep, knees, load_words, sweeps};
 use super::text::{date, findings_by_code, headings, rows, words};
 use crate::archive::{FIGURES, Figure, Outcome, Sample, figure_named};
 use crate::engine::cpu::Role;
@@ -15,7 +16,7 @@ use crate::engine::histogram::Buckets;
 use crate::monitor::{Found, Place};
 use crate::report::figure;
 use crate::statistics::{median, quantile_of};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// The most points that have pictures of their own: each adds some 20 KB.
@@ -234,24 +235,16 @@ fn forest_data(row: &ForestRow) -> Vec<String> {
 
 /// Latency against throughput, of jobs whose points differ in how much is asked at once.
 fn throughput(page: &mut Page, outcome: &Outcome, summary: &Summary) {
-    let mut jobs: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (number, point) in outcome.points.iter().enumerate() {
-        jobs.entry(&point.job_name).or_default().push(number);
-    }
-    let load = |point: usize| {
-        let view = &outcome.points[point];
-        (u64::from(view.job.depth) * u64::from(view.clients), view.job.rate_iops)
-    };
-    jobs.retain(|_, points| {
-        points.sort_by_key(|point| load(*point));
-        points.len() > 2
-            && points.iter().map(|point| load(*point)).collect::<BTreeSet<_>>().len() == points.len()
-    });
-    if jobs.is_empty() {
+    let sweeps = sweeps(outcome);
+    if sweeps.is_empty() {
         return;
     }
-    page.add("<h2>Latency against throughput</h2><div class=\"figures\">");
-    for (name, points) in jobs {
+    page.add("<h2>Latency against throughput</h2>");
+    let knees = knees(outcome, summary);
+    page.add("<ul>");
+    knees.iter().for_each(|knee| page.add(&format!("<li>{}</li>", escaped(knee))));
+    page.add("</ul><div class=\"figures\">");
+    for Sweep { name, points } in sweeps {
         let (x, y) = (
             Axis::from_zero("Operations a second", Unit::Number),
             Axis::logarithmic("Latency, 99th percentile", Unit::Microseconds),
@@ -259,21 +252,15 @@ fn throughput(page: &mut Page, outcome: &Outcome, summary: &Summary) {
         let mut chart = Chart::new(&format!("{name}, from little to much at once"), x, y);
         let mut data = Vec::new();
         for (subject, view) in outcome.subjects.iter().enumerate() {
-            let value = |point: usize, name: &str| {
-                summary.of_point(point).find(|row| row.figure.name == name)?.values[subject]
-            };
-            let known = points
-                .iter()
-                .filter_map(|point| Some((*point, value(*point, "iops")?, value(*point, "p99_us")?)));
-            let known: Vec<(usize, f64, f64)> = known.collect();
-            let label = |point: usize| match load(point) {
-                (_, Some(rate)) => rate.to_string(),
-                (depth, None) => depth.to_string(),
-            };
+            let known = points.iter().filter_map(|point| {
+                let value = |name| summary.value(*point, subject, name);
+                Some((load_words(outcome, *point), value("iops")?, value("p99_us")?))
+            });
+            let known: Vec<(String, f64, f64)> = known.collect();
             let curve = known.iter().map(|(_, iops, p99_us)| (*iops, *p99_us)).collect();
-            let labels = known.iter().map(|(point, ..)| label(*point)).collect();
-            data.extend(known.iter().map(|(point, iops, p99_us)| {
-                vec![view.name.clone(), label(*point), figure(Some(*iops)), figure(Some(*p99_us))]
+            let labels = known.iter().map(|(load, ..)| load.clone()).collect();
+            data.extend(known.iter().map(|(load, iops, p99_us)| {
+                vec![view.name.clone(), load.clone(), figure(Some(*iops)), figure(Some(*p99_us))]
             }));
             chart.lines.push(Line { labels, markers: true, ..Line::new(&view.name, curve) });
         }
@@ -297,32 +284,44 @@ fn points(page: &mut Page, outcome: &Outcome) {
 }
 
 fn percentiles(page: &mut Page, outcome: &Outcome, point: usize) {
+    let told = [0.5, 0.9, 0.99, 0.999, 0.9999];
+    let data = outcome.subjects.iter().enumerate().map(|(subject, view)| {
+        let seconds: Vec<Buckets> = seconds_of(outcome, point, subject);
+        let of = |quantile: f64| quantile_of(&seconds, quantile).map(|ns| ns as f64 / 1000.0);
+        [vec![view.name.clone()], told.map(|quantile| figure(of(quantile))).to_vec()].concat()
+    });
+    let headings = ["subject", "p50 µs", "p90 µs", "p99 µs", "p99.9 µs", "p99.99 µs"];
+    page.figure(&percentile_chart(outcome, point).to_svg(), &headings, &data.collect::<Vec<_>>());
+}
+
+/// All latencies of a point on a subject, by seconds.
+fn seconds_of(outcome: &Outcome, point: usize, subject: usize) -> Vec<Buckets> {
+    outcome.samples_of(point, subject, false).flat_map(Sample::seconds).collect()
+}
+
+/// The percentiles of a point's latencies on all subjects.
+#[must_use]
+pub fn percentile_chart(outcome: &Outcome, point: usize) -> Chart {
     let name = &outcome.points[point].name;
     let (x, y) =
         (Axis::percentiles("Percentile of operations"), Axis::logarithmic("Latency", Unit::Microseconds));
     let mut chart = Chart::new(&format!("{name}: latency"), x, y);
-    let told = [0.5, 0.9, 0.99, 0.999, 0.9999];
-    let mut data = Vec::new();
     for (subject, view) in outcome.subjects.iter().enumerate() {
-        let seconds: Vec<Buckets> =
-            outcome.samples_of(point, subject, false).flat_map(Sample::seconds).collect();
+        let seconds = seconds_of(outcome, point, subject);
         let all: u64 = seconds.iter().map(Buckets::count).sum();
         if all == 0 {
             continue;
         }
-        let of = |quantile: f64| quantile_of(&seconds, quantile).map(|ns| ns as f64 / 1000.0);
-        // Beyond, single operations are drawn as if they were a curve.
+        // Beyond, single operations would be drawn as if they were a curve.
         let nines = (all as f64 / 10.0).log10().max(0.3);
         let steps = (nines * f64::from(STEPS_OF_A_NINE)) as u32;
-        let quantiles =
-            (1..=steps).map(|step| 1.0 - 10f64.powf(-f64::from(step) / f64::from(STEPS_OF_A_NINE)));
-        let curve = quantiles.filter_map(|quantile| Some((quantile, of(quantile)?))).collect();
-        chart.lines.push(Line::new(&view.name, curve));
-        let mut row = vec![view.name.clone()];
-        row.extend(told.map(|quantile| figure(of(quantile))));
-        data.push(row);
+        let curve = (1..=steps).filter_map(|step| {
+            let quantile = 1.0 - 10f64.powf(-f64::from(step) / f64::from(STEPS_OF_A_NINE));
+            Some((quantile, quantile_of(&seconds, quantile)? as f64 / 1000.0))
+        });
+        chart.lines.push(Line::new(&view.name, curve.collect()));
     }
-    page.figure(&chart.to_svg(), &["subject", "p50 µs", "p90 µs", "p99 µs", "p99.9 µs", "p99.99 µs"], &data);
+    chart
 }
 
 /// Operations a second by second of a sample: the median of the rounds, and from the lowest to the highest.

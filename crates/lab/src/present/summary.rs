@@ -80,6 +80,12 @@ impl Summary {
         Summary { rows }
     }
 
+    /// A figure by its name.
+    #[must_use]
+    pub fn value(&self, point: usize, subject: usize, figure: &str) -> Option<f64> {
+        self.of_point(point).find(|row| row.figure.name == figure)?.values[subject]
+    }
+
     /// The rows of a point.
     pub fn of_point(&self, point: usize) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(move |row| row.point == point)

@@ -1,6 +1,7 @@
 //! A report as text: for a terminal, and as Markdown for issues and commits.
 
 use super::summary::{Row, Said, Summary};
+use super::sweep::knees;
 use crate::archive::Outcome;
 use crate::report::{figure, table};
 use crate::statistics::Ratio;
@@ -17,6 +18,13 @@ pub fn terminal(outcome: &Outcome, summary: &Summary) -> String {
     let headings = headings(outcome);
     let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
     text += &table::render(&headings, rows(outcome, summary));
+    let knees = knees(outcome, summary);
+    if !knees.is_empty() {
+        text.push('\n');
+    }
+    for knee in knees {
+        let _ = writeln!(text, "{knee}");
+    }
     text + &foot(outcome, "")
 }
 

@@ -17,11 +17,13 @@ use lab::challenges;
 use lab::engine::TargetError;
 use lab::engine::plan::TargetName;
 use lab::plan::{Plan, filled_in};
+use lab::present::plots::terminal::{Characters, Terminal, plot};
 use lab::present::{self, Summary};
 use lab::run::{Options, Progress};
 use lab::targets::{OpenTarget, VolumeAccess, make_file};
 use lab::testbed::cleanup::{self, Undo};
 use progress::Shown;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -49,6 +51,8 @@ A plan in short:
 
 docs/lab.md tells all its keys.";
 
+/// The most jobs whose latencies are drawn on a terminal.
+const POINTS_DRAWN: usize = 4;
 /// What a plan is called in an archive, and a job file of fio.
 const PLAN: &str = "plan.toml";
 const FIO_JOB: &str = "job.fio";
@@ -300,7 +304,7 @@ fn conclude(came: anyhow::Result<Outcome>, archive: &Archive, json: bool) -> any
     let summary = Summary::of(&outcome);
     write_reports(archive, &outcome, &summary)?;
     output::show(json, &outcome, || {
-        let told = present::terminal(&outcome, &summary);
+        let told = told(&outcome, &summary);
         format!("{told}\nKept in {kept}; report.html there has pictures\n")
     })?;
     let is_done = outcome.ended_early.is_none() && outcome.disappointments.is_empty();
@@ -336,8 +340,26 @@ fn print_outcome(outcome: &Outcome, markdown: bool, json: bool) -> anyhow::Resul
     let summary = Summary::of(outcome);
     output::show(json, outcome, || match markdown {
         true => present::markdown(outcome, &summary),
-        false => present::terminal(outcome, &summary),
+        false => told(outcome, &summary),
     })
+}
+
+/// What is told at the end, on a terminal with the latencies of the first jobs drawn before.
+fn told(outcome: &Outcome, summary: &Summary) -> String {
+    let mut text = String::new();
+    if std::io::stdout().is_terminal() {
+        for point in 0..outcome.points.len().min(POINTS_DRAWN) {
+            let terminal = Terminal {
+                width: 100,
+                height: 12,
+                characters: Characters::Unicode,
+                colour: std::env::var_os("NO_COLOR").is_none(),
+            };
+            text += &plot(&present::percentile_chart(outcome, point), terminal);
+            text.push('\n');
+        }
+    }
+    text + &present::terminal(outcome, summary)
 }
 
 fn compared(arguments: &CompareArguments) -> anyhow::Result<()> {

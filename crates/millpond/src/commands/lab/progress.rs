@@ -2,10 +2,11 @@
 
 use crate::commands::bench::show_on_terminal;
 use crate::output;
+use lab::present::plots::terminal::{Characters, sparkline};
 use lab::report::{figure, grouped};
 use lab::run::Progress;
 use std::io::IsTerminal;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The last seconds of a sample that are drawn.
 const SECONDS_DRAWN: usize = 30;
@@ -15,6 +16,8 @@ const SECONDS_DRAWN: usize = 30;
 pub struct Shown {
     /// What is under way.
     sample: String,
+    /// When all is done, as far as can be told.
+    until: Option<Instant>,
     last_step: String,
 }
 
@@ -33,12 +36,16 @@ impl Shown {
             }
             Progress::Sample { name, number, of, left } => {
                 self.sample = format!("{number}/{of} {name}");
+                self.until = Some(Instant::now() + *left);
                 show_on_terminal(&format!("{}, {} left", self.sample, words(*left)));
             }
             Progress::Going(rates) => {
                 let last = &rates[rates.len().saturating_sub(SECONDS_DRAWN)..];
-                let now = rates.last().copied().unwrap_or_default();
-                show_on_terminal(&format!("{}  {} {} IOPS", self.sample, sparkline(last), grouped(now)));
+                let drawn = sparkline(last, SECONDS_DRAWN, Characters::Unicode);
+                let now = grouped(rates.last().copied().unwrap_or_default());
+                let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+                let left = words(left.unwrap_or_default());
+                show_on_terminal(&format!("{}  {drawn} {now} IOPS, {left} left", self.sample));
             }
             Progress::Sampled(iops, mean_us) => {
                 show_on_terminal("");
@@ -62,11 +69,4 @@ fn words(left: Duration) -> String {
         100..5400 => format!("{} min", seconds.div_ceil(60)),
         _ => format!("{:.1} h", left.as_secs_f64() / 3600.0),
     }
-}
-
-/// Heights of bars.
-fn sparkline(values: &[f64]) -> String {
-    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let highest = values.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
-    values.iter().map(|value| BARS[((value / highest * 7.0).round() as usize).min(7)]).collect()
 }
