@@ -13,15 +13,17 @@
 //! | `debug` | the program, or an agent, was built without optimisation |
 //! | `agents` | agents' clocks differ by more than a second, or less than 95 % of their windows lie at the same time |
 //! | `compresses` | data that was written, or read, was not random |
-//! | `repeats` | data that was written was the same in several places |
+//! | `repeats` | data that was written, or read, was the same in several places |
 //! | `empty` | reads brought nothing but zeros: the subject was never written to |
-//! | `rate` | operations were due that were never begun |
+//! | `rate` | the rate that was asked for was not had, by more than 1 %, or took more than 5 % longer |
+//! | `stalls` | in some seconds less than a fifth of the usual was done, and no event says why |
+//! | `event` | an event failed |
 //! | `cut-short` | samples were stopped before their end, or are missing |
 
 use crate::archive::{FIGURES, Finding, Outcome, Sample};
 use crate::engine::contents::Counts;
 use crate::engine::cpu::{Role, told_share};
-use crate::statistics::{Ratio, Trend, Verdict};
+use crate::statistics::{Ratio, Trend, Verdict, median};
 
 /// What fio is called among agents.
 pub const FIO: &str = "fio";
@@ -35,6 +37,12 @@ const NEIGHBOURS_MAX: f64 = 0.05;
 const STEAL_MAX: f64 = 0.02;
 const DRIFT_MAX: f64 = 0.05;
 const CONTROL_TOLERANCE: f64 = 0.02;
+const RATE_SHORT_MAX: f64 = 0.01;
+/// How many times its time a sample at a rate may take.
+const RATE_LATE_MAX: f64 = 1.05;
+const STALLED_SHARE: f64 = 0.2;
+/// Two of the same that differ by this much need no interval.
+const CONTROL_OFF_MAX: f64 = 0.10;
 const CLOCK_AHEAD_MS_MAX: f64 = 1000.0;
 const OVERLAP_MIN: f64 = 0.95;
 const CONTENTS_SHARE_MAX: f64 = 0.01;
@@ -64,7 +72,12 @@ pub fn findings(outcome: &Outcome) -> Vec<Finding> {
         of_sample("steal", steal(outcome, sample));
         of_sample("errors", errors(sample));
         of_sample("agents", agents(sample));
-        of_sample("rate", rate(sample));
+        of_sample("rate", rate(outcome, sample));
+        of_sample("stalls", stalls(sample));
+        for event in &sample.events {
+            let failed = event.failed.as_ref().map(|reason| format!("{} failed: {reason}", event.name));
+            of_sample("event", failed);
+        }
         for missing in &sample.missing {
             of_sample("cut-short", Some(missing.clone()));
         }
@@ -146,6 +159,10 @@ fn cpu_lines(outcome: &Outcome, sample: &Sample) -> Option<String> {
 }
 
 fn neighbours(outcome: &Outcome, sample: &Sample) -> Option<String> {
+    // Of an agent that is reached by a process of this host nobody knows which it is.
+    if sample.agents.iter().any(|agent| agent.is_remote) {
+        return None;
+    }
     let cpus = f64::from(outcome.machine.cpus?);
     let us_per_operation = *sample.cpu.as_ref()?.roles_us_per_operation.get(&Role::Rest)?;
     let share = us_per_operation / 1e6 * sample.iops() / cpus;
@@ -171,6 +188,9 @@ fn agents(sample: &Sample) -> Option<String> {
         let seconds = agent.clock_ahead_ms / 1000.0;
         return Some(format!("the clock of {} is ahead by {seconds:.1} s; set it right", agent.name));
     }
+    if sample.stopped_early || !sample.missing.is_empty() {
+        return None;
+    }
     let opened = sample.agents.iter().map(|agent| agent.opened_unix_ms);
     let closed = sample.agents.iter().map(|agent| agent.opened_unix_ms + agent.seconds * 1000.0);
     let together_ms = closed.clone().reduce(f64::min)? - opened.clone().reduce(f64::max)?;
@@ -180,9 +200,30 @@ fn agents(sample: &Sample) -> Option<String> {
         .then(|| format!("clients worked at the same time for {} of the time only", percent(overlap)))
 }
 
-fn rate(sample: &Sample) -> Option<String> {
-    let overdue = sample.overdue;
-    (overdue > 0).then(|| format!("{overdue} operations were due and never begun: the rate cannot be had"))
+fn rate(outcome: &Outcome, sample: &Sample) -> Option<String> {
+    let point = &outcome.points[sample.point];
+    let asked = f64::from(point.job.rate_iops?) * f64::from(point.clients);
+    let runtime = point.job.runtime.filter(|_| !sample.stopped_early)?.as_secs_f64();
+    let (had, overdue) = (sample.iops(), sample.overdue);
+    (overdue > 0 || had < asked * (1.0 - RATE_SHORT_MAX) || sample.seconds > runtime * RATE_LATE_MAX).then(|| {
+        format!(
+            "{asked:.0} operations a second were to be, and {had:.0} were had in {:.1} s instead of {runtime:.1}; \
+             {overdue} were never begun",
+            sample.seconds
+        )
+    })
+}
+
+/// Seconds in which next to nothing was done.
+fn stalls(sample: &Sample) -> Option<String> {
+    if !sample.events.is_empty() {
+        return None;
+    }
+    let whole = || sample.series.iter().filter(|second| second.seconds > 0.5);
+    let rates: Vec<f64> = whole().map(|second| second.read_iops + second.write_iops).collect();
+    let usual = median(rates.clone())?;
+    let stalled = rates.iter().filter(|rate| **rate < usual * STALLED_SHARE).count();
+    (stalled > 0).then(|| format!("in {stalled} seconds less than a fifth of the usual {usual:.0} was done"))
 }
 
 fn contents(sample: &Sample) -> Vec<(&'static str, String)> {
@@ -204,9 +245,11 @@ fn contents(sample: &Sample) -> Vec<(&'static str, String)> {
             format!("{} of the blocks that were written are not random", percent(share)),
         ));
     }
-    if let Some(share) = share(|counts| counts.repeated, written) {
-        let share = percent(share);
-        told.push(("repeats", format!("{share} of the blocks that were written are the same as others")));
+    for (counts, what) in [(read, "read"), (written, "written")] {
+        if let Some(share) = share(|counts| counts.repeated, counts) {
+            let share = percent(share);
+            told.push(("repeats", format!("{share} of the blocks that were {what} are the same as others")));
+        }
     }
     told
 }
@@ -247,7 +290,9 @@ fn control(outcome: &Outcome, point: usize) -> Vec<String> {
             Some((figure.of)(twin)? / (figure.of)(one)?)
         });
         let ratio = Ratio::of(quotients.collect())?;
-        (ratio.verdict(CONTROL_TOLERANCE) != Verdict::NoDifferenceShown).then(|| {
+        // Fewer than six rounds have no interval.
+        let is_off = ratio.interval.is_none() && (ratio.estimate - 1.0).abs() > CONTROL_OFF_MAX;
+        (is_off || ratio.verdict(CONTROL_TOLERANCE) != Verdict::NoDifferenceShown).then(|| {
             let [low, high] = ratio.interval.unwrap_or([ratio.estimate; 2]);
             let (point, subject) = (&outcome.points[point].name, &outcome.subjects[0].name);
             format!(

@@ -16,8 +16,10 @@ pub struct Access {
     pub key: Option<PathBuf>,
     /// Whether others write to it at the same time.
     pub shared: bool,
-    /// A file that does not exist is made, this large in bytes.
+    /// A file is made first, this large in bytes.
     pub create_bytes: Option<u64>,
+    /// Whether that may be there already.
+    pub may_be_there: bool,
 }
 
 /// The first line to an agent: what it will do.
@@ -67,6 +69,8 @@ pub enum Said {
 pub struct Ready {
     /// Bytes of the target.
     pub bytes: u64,
+    /// What offsets and lengths must be multiples of, in bytes.
+    pub alignment_bytes: u32,
     /// The agent's process on its host.
     pub pid: u32,
     /// Its version.
@@ -114,6 +118,29 @@ pub struct Done {
     pub read_contents: Counts,
     /// What was written.
     pub write_contents: Counts,
+}
+
+/// No job takes longer than this, in seconds: ten years.
+const SECONDS_MAX: f64 = 3.2e8;
+
+fn is_time(seconds: f64) -> bool {
+    (0.0..=SECONDS_MAX).contains(&seconds)
+}
+
+impl Second {
+    /// Whether an agent can mean it: what comes from another host is input.
+    #[must_use]
+    pub fn is_possible(&self) -> bool {
+        self.at_s.is_none_or(is_time) && is_time(self.seconds) && self.iops.is_finite()
+    }
+}
+
+impl Done {
+    /// The same.
+    #[must_use]
+    pub fn is_possible(&self) -> bool {
+        is_time(self.seconds) && self.cpu_us.is_none_or(|us| us.is_finite() && us >= 0.0)
+    }
 }
 
 /// Nanoseconds since 1970 on this host.

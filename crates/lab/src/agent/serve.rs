@@ -73,6 +73,7 @@ pub fn serve<T: Target>(
         Ok(mut target) => {
             speaker.say(Said::Ready(Ready {
                 bytes: target.bytes(),
+                alignment_bytes: target.alignment_bytes(),
                 pid: std::process::id(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 is_debug: cfg!(debug_assertions),

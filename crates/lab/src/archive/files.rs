@@ -104,7 +104,12 @@ impl Archive {
     pub fn put(&self, name: &str, bytes: &[u8]) -> Result<(), ArchiveError> {
         let (path, unfinished) = (self.directory.join(name), self.directory.join(format!("{name}.new")));
         let write = || {
-            File::create(&unfinished)?.write_all(bytes)?;
+            // What a killed run left, or a link that somebody put there.
+            match fs::remove_file(&unfinished) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            File::create_new(&unfinished)?.write_all(bytes)?;
             fs::rename(&unfinished, &path)
         };
         write().map_err(|error| file(&path, error))
@@ -128,6 +133,12 @@ impl Archive {
         };
         if outcome.samples.iter().any(beyond) {
             return Err(none(format!("{}: a sample is of no subject or point", path.display())));
+        }
+        let names = outcome.subjects.iter().map(|subject| &subject.name);
+        let names = names.chain(outcome.points.iter().map(|point| &point.name)).chain([&outcome.name]);
+        let is_odd = |c: char| c.is_control() || matches!(c, '"' | '\\' | ',' | '<' | '>' | '|');
+        if let Some(name) = names.into_iter().find(|name| name.chars().any(is_odd)) {
+            return Err(none(format!("{}: {name:?} is no name that a plan could have", path.display())));
         }
         let latencies = directory.join(LATENCIES);
         let bytes =
@@ -155,16 +166,17 @@ fn number(of: Option<f64>) -> String {
 
 /// One line for each second. Names of points have no commas in them.
 fn seconds(outcome: &Outcome) -> String {
-    let mut text = String::from("subject,point,round,at_s,read_iops,write_iops,mean_us,p99_us\n");
+    let mut text = String::from("subject,point,round,at_s,seconds,read_iops,write_iops,mean_us,p99_us\n");
     for sample in &outcome.samples {
         let (subject, point, round) = place(outcome, sample);
         for second in &sample.series {
             let (mean_us, p99_us) = (number(second.mean_us), number(second.p99_us));
-            let (at_s, reads, writes) = (second.at_s, second.read_iops, second.write_iops);
+            let (at_s, length) = (second.at_s, second.seconds);
+            let (reads, writes) = (second.read_iops, second.write_iops);
             // Writing to a String cannot fail.
             let _ = writeln!(
                 text,
-                "{subject},{point},{round},{at_s:.3},{reads:.1},{writes:.1},{mean_us},{p99_us}"
+                "{subject},{point},{round},{at_s:.3},{length:.3},{reads:.1},{writes:.1},{mean_us},{p99_us}"
             );
         }
     }

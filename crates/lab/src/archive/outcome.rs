@@ -37,6 +37,9 @@ pub struct Outcome {
     pub rounds: u32,
     /// Whether the first subject was measured twice a round.
     pub control: bool,
+    /// Whether subjects were measured in turns; otherwise what differs may be the time, and is not called better or worse.
+    #[serde(default = "yes")]
+    pub in_turns: bool,
     /// Whether it ended before its end, and why.
     pub ended_early: Option<String>,
     /// What was measured.
@@ -49,6 +52,10 @@ pub struct Outcome {
     pub findings: Vec<Finding>,
     /// What was expected and did not come, in words.
     pub disappointments: Vec<String>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// The program that measured.
@@ -195,6 +202,9 @@ pub struct AgentView {
     /// Whether it was built without optimisation.
     #[serde(default)]
     pub is_debug: bool,
+    /// Whether it was on another host, whose counters were not read.
+    #[serde(default)]
+    pub is_remote: bool,
 }
 
 /// An event of the plan.
@@ -266,7 +276,7 @@ const fn tail(name: &'static str, heading: &'static str, q: f64, of: fn(&Sample)
 
 /// All figures, in the order in which they are told.
 pub const FIGURES: [Figure; 15] = [
-    figure("iops", "IOPS", true, |sample| Some(sample.iops()).filter(|iops| *iops > 0.0)),
+    figure("iops", "IOPS", true, |sample| Some(sample.iops())),
     figure("mib_per_second", "MiB/s", true, |sample| {
         Some(sample.sides().map(|side| side.mib_per_second).sum()).filter(|rate| *rate > 0.0)
     }),
@@ -275,9 +285,7 @@ pub const FIGURES: [Figure; 15] = [
     tail("p99_us", "p99 µs", 0.99, |sample| sample.quantile_us(0.99)),
     tail("p99_9_us", "p99.9 µs", 0.999, |sample| sample.quantile_us(0.999)),
     tail("p99_99_us", "p99.99 µs", 0.9999, |sample| sample.quantile_us(0.9999)),
-    figure("max_us", "longest µs", false, |sample| {
-        sample.sides().map(|side| side.latency.max_us).reduce(f64::max)
-    }),
+    figure("max_us", "longest µs", false, Sample::longest_us),
     figure("machine_us", "machine CPU µs/op", false, |sample| sample.cpu.as_ref()?.machine_us_per_operation),
     figure("client_us", "client CPU µs/op", false, |sample| sample.cpu.as_ref()?.client.us_per_operation),
     figure("nodes_us", "nodes CPU µs/op", false, |sample| sample.cpu.as_ref()?.nodes_us_per_operation),
@@ -308,7 +316,7 @@ impl Sample {
     /// How many operations were measured.
     #[must_use]
     pub fn operations(&self) -> u64 {
-        self.sides().map(|side| side.operations).sum()
+        self.sides().fold(0, |sum, side| side.operations.saturating_add(sum))
     }
 
     /// The exact average latency over reads and writes, in microseconds.
@@ -317,6 +325,12 @@ impl Sample {
         let total_us: f64 = self.sides().map(|side| side.latency.mean_us * side.operations as f64).sum();
         let operations = self.operations();
         (operations > 0).then(|| total_us / operations as f64)
+    }
+
+    /// The longest latency, in microseconds.
+    #[must_use]
+    pub fn longest_us(&self) -> Option<f64> {
+        self.sides().map(|side| side.latency.max_us).reduce(f64::max)
     }
 
     /// The latencies of each second, reads and writes together.
@@ -328,7 +342,9 @@ impl Sample {
     /// A quantile of the latencies of reads and writes together, in microseconds.
     #[must_use]
     pub fn quantile_us(&self, quantile: f64) -> Option<f64> {
-        quantile_of(&self.seconds(), quantile).map(|ns| ns as f64 / 1000.0)
+        // What stands for a bucket may lie above the longest in it.
+        let quantile_us = quantile_of(&self.seconds(), quantile).map(|ns| ns as f64 / 1000.0)?;
+        Some(self.longest_us().map_or(quantile_us, |longest| quantile_us.min(longest)))
     }
 }
 

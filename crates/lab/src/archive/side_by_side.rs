@@ -7,14 +7,23 @@ use super::outcome::{Outcome, PointView, Sample, SubjectView};
 /// # Errors
 /// They have nothing in common.
 pub fn side_by_side(first: &Outcome, other: &Outcome) -> Result<Outcome, String> {
-    let mut points = Vec::new();
+    let (mut points, mut differ) = (Vec::new(), Vec::new());
     let mut samples: Vec<Sample> = Vec::new();
     for (subject, view) in first.subjects.iter().enumerate() {
         let Some(other_subject) = other.subjects.iter().position(|one| one.name == view.name) else {
             continue;
         };
+        let other_view = &other.subjects[other_subject];
+        if view != other_view {
+            let told = |view: &SubjectView| match view.bytes {
+                Some(bytes) => format!("{} of {bytes} bytes", view.what),
+                None => view.what.clone(),
+            };
+            differ.push(format!("{} was {} and is {}", view.name, told(view), told(other_view)));
+        }
         for (point, point_view) in first.points.iter().enumerate() {
-            let is_same = |one: &PointView| one.name == point_view.name;
+            // A job of the same name that does something else is another one.
+            let is_same = |one: &PointView| one == point_view;
             let Some(other_point) = other.points.iter().position(is_same) else { continue };
             let mut found = [
                 first.samples_of(point, subject, false).cloned().collect::<Vec<_>>(),
@@ -35,7 +44,7 @@ pub fn side_by_side(first: &Outcome, other: &Outcome) -> Result<Outcome, String>
     }
     if points.is_empty() {
         return Err(format!(
-            "{} and {} have no job on a subject of the same name in common",
+            "{} and {} have no job on a subject of the same name in common, or their jobs of the same name differ",
             first.name, other.name
         ));
     }
@@ -49,6 +58,9 @@ pub fn side_by_side(first: &Outcome, other: &Outcome) -> Result<Outcome, String>
     if first.machine != other.machine {
         note += &format!(" Nor on the same machine: the other ran on {}.", other.machine);
     }
+    for what in differ {
+        note += &format!(" {what}.");
+    }
     let findings = [(first, "first"), (other, "other")].into_iter().flat_map(|(outcome, name)| {
         outcome.findings.iter().cloned().map(move |mut finding| {
             finding.text = format!("{name}: {}", finding.text);
@@ -60,6 +72,7 @@ pub fn side_by_side(first: &Outcome, other: &Outcome) -> Result<Outcome, String>
         note: Some(note),
         rounds: first.rounds.max(other.rounds),
         control: false,
+        in_turns: false,
         subjects: vec![run(first, "first"), run(other, "other")],
         points,
         samples,

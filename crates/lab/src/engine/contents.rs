@@ -50,9 +50,11 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// Looks at the first block of what was read from `offset`, or is written there.
+    /// Looks at a block of what was read from `offset`, or is written there: of larger operations at another one each time.
     pub fn look(&mut self, kind: Kind, offset: u64, data: &[u8]) {
-        let block = &data[..data.len().min(BLOCK_BYTES)];
+        let which = (self.reads.looked + self.writes.looked) as usize % (data.len() / BLOCK_BYTES).max(1);
+        let from = which * BLOCK_BYTES;
+        let (offset, block) = (offset + from as u64, &data[from..data.len().min(from + BLOCK_BYTES)]);
         let counts = match kind {
             Kind::Read => &mut self.reads,
             Kind::Write => &mut self.writes,

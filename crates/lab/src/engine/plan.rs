@@ -394,7 +394,8 @@ impl Job {
 /// A sentence for the person who typed it.
 pub fn parse_seconds(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is no time in seconds; write for example 20 or 0.5");
-    let seconds: f64 = text.trim().trim_end_matches('s').parse().map_err(|_| wrong())?;
+    let text = text.trim();
+    let seconds: f64 = text.strip_suffix('s').unwrap_or(text).parse().map_err(|_| wrong())?;
     if !(0.0..=3.2e8).contains(&seconds) {
         return Err(wrong());
     }

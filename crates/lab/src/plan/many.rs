@@ -20,7 +20,9 @@ struct OneOrMore<T>(PhantomData<T>);
 
 fn read<T: FromStr<Err: Display>, E: Error>(text: &str) -> Result<T, E> {
     // Options of the command line are named with hyphens before them, keys are not.
-    text.parse().map_err(|error: T::Err| E::custom(error.to_string().replacen("--", "", 1)))
+    text.parse().map_err(|error: T::Err| {
+        E::custom(format!("{text:?} is no value of this key: {}", error.to_string().replace("--", "")))
+    })
 }
 
 impl<'de, T: FromStr<Err: Display>> Visitor<'de> for OneOrMore<T> {

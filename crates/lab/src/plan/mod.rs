@@ -16,7 +16,7 @@ pub use subject::{Engine, Place, Subject};
 use crate::engine::plan::{Job, Mode, PlanError, TargetName};
 use base::units::ByteSize;
 use serde::{Deserialize, Deserializer};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The most points of a plan, and the most subjects: what a table can show.
@@ -77,6 +77,9 @@ pub struct Plan {
     /// What happens meanwhile.
     #[serde(default, rename = "event")]
     pub events: Vec<Event>,
+    /// What was filled in already.
+    #[serde(default)]
+    pub parameters: BTreeMap<String, String>,
     /// What is to come of it.
     #[serde(default, rename = "expect")]
     pub expectations: Vec<Expectation>,
@@ -178,10 +181,37 @@ impl Point {
         u64::from(self.job.depth) * u64::from(self.clients)
     }
 
+    /// Whether it stays within what is used of a subject, and its clients do not keep each other out.
+    fn fits(&self, subject: &Subject) -> Result<(), PlanFileError> {
+        let wrong = |text: String| {
+            Err(PlanFileError::Sense(format!("job {:?} on {}: {text}", self.name, subject.name)))
+        };
+        if let Some(ByteSize(used)) = subject.size
+            && self.job.size.unwrap_or(0).checked_add(self.job.offset).is_none_or(|end| end > used)
+        {
+            return wrong("its offset and size reach beyond the subject's size".to_owned());
+        }
+        let alone = matches!(subject.place(), Some(Place::Raw(_))) && subject.engine == Engine::Millpond;
+        if alone && self.clients > 1 && self.job.mode.writes() && !subject.is_by_client() {
+            return wrong(
+                "one client writes to a raw device; give each one by `{client}` in its name".to_owned(),
+            );
+        }
+        Ok(())
+    }
+
     /// Whether it is measured on a subject.
     #[must_use]
     pub fn is_for(&self, subject: &Subject) -> bool {
         self.subjects.as_ref().is_none_or(|names| names.contains(&subject.name))
+    }
+}
+
+impl Event {
+    /// Whether it happens to samples of a point.
+    #[must_use]
+    pub fn is_of(&self, point: &Point) -> bool {
+        self.job.as_ref().is_none_or(|name| *name == point.name || *name == point.job_name)
     }
 }
 
@@ -236,8 +266,19 @@ impl Plan {
             if let Some(unknown) = job.subjects.iter().flatten().find(|name| !known(name)) {
                 return Err(no_subject(unknown));
             }
+            if job.subjects.as_ref().is_some_and(BTreeSet::is_empty) {
+                return wrong("a job has no subjects; leave out `subjects` for all".to_owned());
+            }
         }
         for event in &self.events {
+            let meant = points.iter().filter(|point| event.is_of(point));
+            if let Some(point) = meant.into_iter().find(|point| point.job.runtime <= Some(event.at)) {
+                let (name, at) = (&event.name, event.at.as_secs_f64());
+                return wrong(format!(
+                    "{name:?} at {at} s never comes: {} is measured no longer than that",
+                    point.name
+                ));
+            }
             if let Some(unknown) = event.subject.as_ref().filter(|name| !known(name)) {
                 return Err(no_subject(unknown));
             }
@@ -247,7 +288,11 @@ impl Plan {
             if let Some(unknown) = named.into_iter().find(|name| !known(name)) {
                 return Err(no_subject(unknown));
             }
-            if expectation.at_least.is_none() && expectation.at_most.is_none() {
+            let bounds = || expectation.at_least.into_iter().chain(expectation.at_most);
+            if bounds().any(|bound| !bound.is_finite()) {
+                return wrong(format!("what is expected of {} is no number", expectation.subject));
+            }
+            if bounds().count() == 0 {
                 return wrong(format!(
                     "what is expected of {} needs at_least or at_most",
                     expectation.subject
@@ -263,8 +308,9 @@ impl Plan {
         }
         for point in &points {
             for subject in self.subjects.iter().filter(|subject| point.is_for(subject)) {
+                point.fits(subject)?;
                 let writes = point.job.mode.writes() || subject.is_filled();
-                if writes && matches!(subject.place(), Some(Place::Raw(_))) && !subject.overwrite {
+                if writes && !matches!(subject.place(), Some(Place::Directory(_))) && !subject.overwrite {
                     return wrong(format!(
                         "{} would overwrite {}; say `overwrite = true` in that subject if what it holds may go{}",
                         point.name,
@@ -284,6 +330,11 @@ impl Plan {
     pub fn points(&self) -> Result<Vec<Point>, PlanFileError> {
         let mut points: Vec<Point> = Vec::new();
         for job in &self.jobs {
+            if job.count().is_none_or(|count| count > POINTS_MAX) {
+                return Err(PlanFileError::Sense(format!(
+                    "a job of so many values is too much; {POINTS_MAX} points are the most"
+                )));
+            }
             points.extend(job.points(self)?);
             if points.len() > POINTS_MAX {
                 let count = points.len();
@@ -318,6 +369,15 @@ impl Plan {
 }
 
 impl JobPlan {
+    /// How many points it makes, if that is a number.
+    fn count(&self) -> Option<usize> {
+        let sizes = [&self.offset, &self.size].map(|many| many.as_ref().map_or(1, |many| many.0.len()));
+        let rates = self.rate_iops.as_ref().map_or(1, |many| many.0.len());
+        let first = [self.rw.0.len(), self.bs.0.len(), self.rwmixread.0.len(), self.iodepth.0.len()];
+        let all = first.into_iter().chain(sizes).chain([self.clients.0.len(), rates]);
+        all.into_iter().try_fold(1usize, usize::checked_mul)
+    }
+
     fn points(&self, plan: &Plan) -> Result<Vec<Point>, PlanFileError> {
         let first = |mode: Mode, name: String| {
             let mut job = Job::new(TargetName::Raw("-".into()), mode);
@@ -381,7 +441,7 @@ fn checked(point: Point) -> Result<Point, PlanFileError> {
         Ok(()) => Ok(point),
         Err(PlanError::Endless) => wrong("runtime must be longer than 0".to_owned()),
         // Keys have the names of options.
-        Err(error) => wrong(error.to_string().replacen("--", "", 1)),
+        Err(error) => wrong(error.to_string().replace("--", "").replace("rate-iops", "rate_iops")),
     }
 }
 

@@ -8,6 +8,12 @@ use toml_edit::{DocumentMut, Item, Table, Value};
 const PARAMETERS: &str = "parameters";
 /// A parameter may name others, so deep.
 const DEPTH_MAX: usize = 4;
+/// The most that a parameter may become.
+const VALUE_BYTES_MAX: usize = 4096;
+/// Keys at a plan's top that can be set, whether it has them or not.
+const KEYS: [&str; 8] = ["name", "title", "note", "rounds", "control", "threads", "runtime", "ramp_time"];
+/// What is filled in later.
+const PLACES: [&str; 4] = ["client", "dir", "subject", "target"];
 
 /// A plan's text with its places filled in. `set` are pairs from the command line: parameters, or keys at the plan's top such as
 /// `rounds`. `known` the program knows; they may be named by parameters, and are not theirs to change.
@@ -29,29 +35,36 @@ pub fn filled_in(
         let value = document[PARAMETERS][key].as_str().ok_or_else(|| {
             PlanFileError::Sense(format!("the parameter {key} is no text; write it between quotes"))
         })?;
+        if known.contains_key(key) || PLACES.contains(&key.as_str()) {
+            return Err(PlanFileError::Sense(format!(
+                "a parameter cannot be called {key}: that has a meaning already"
+            )));
+        }
         values.insert(key.clone(), value.to_owned());
     }
     for (key, value) in set {
         if own.contains(key) {
             values.insert(key.clone(), value.clone());
-        } else if document.get(key).is_some_and(Item::is_value) {
+        } else if KEYS.contains(&key.as_str()) {
             // As a number if it is one.
             let value = value.parse::<Value>().unwrap_or_else(|_| Value::from(value.as_str()));
             document[key] = Item::Value(value);
         } else {
-            let keys: Vec<&str> =
-                document.iter().filter(|(_, item)| item.is_value()).map(|(key, _)| key).collect();
             return Err(PlanFileError::Sense(format!(
                 "the plan has no {key} that could be set; it has {}",
-                own.iter().map(String::as_str).chain(keys).collect::<Vec<_>>().join(", ")
+                own.iter().map(String::as_str).chain(KEYS).collect::<Vec<_>>().join(", ")
             )));
         }
     }
     for _ in 0..DEPTH_MAX {
         let before = values.clone();
         values.values_mut().for_each(|value| *value = replaced(value, &before));
+        if let Some((key, _)) = values.iter().find(|(_, value)| value.len() > VALUE_BYTES_MAX) {
+            return Err(PlanFileError::Sense(format!(
+                "the parameter {key} becomes longer than {VALUE_BYTES_MAX} bytes"
+            )));
+        }
     }
-    document.remove(PARAMETERS);
     fill_table(document.as_table_mut(), &values);
     Ok(document.to_string())
 }
@@ -102,7 +115,7 @@ mod tests {
     fn parameters_are_filled_in_and_what_else_is_in_braces_stays() {
         let text = filled(&[]).unwrap();
         assert!(text.contains("raw = \"/s/x\"") && text.contains("[\"1GiB\", \"{client}\"]"), "{text}");
-        assert!(!text.contains("parameters") && text.contains("rounds = 6"), "{text}");
+        assert!(text.contains("rounds = 6"), "{text}");
         let text = filled(&[("size", "2GiB"), ("rounds", "2"), ("place", "/dev/x")]).unwrap();
         assert!(
             text.contains("raw = \"/dev/x\"") && text.contains("\"2GiB\"") && text.contains("rounds = 2"),
@@ -113,11 +126,19 @@ mod tests {
     #[test]
     fn what_a_plan_does_not_have_is_not_set() {
         let error = filled(&[("speed", "11")]).unwrap_err();
-        assert!(
-            error.contains("no speed") && error.contains("size, place, rounds")
-                || error.contains("place, size"),
-            "{error}"
-        );
+        assert!(error.contains("no speed") && error.contains("size, place, name"), "{error}");
         assert!(filled(&[("subject", "x")]).unwrap_err().contains("no subject"));
+        assert!(filled(&[("control", "true")]).unwrap().contains("control = true"), "it need not be there");
+    }
+
+    #[test]
+    fn what_means_something_already_is_no_parameter_and_none_grows_without_end() {
+        let fill = |parameters: &str| {
+            let known = BTreeMap::from([("scratch".to_owned(), "/s".to_owned())]);
+            filled_in(&format!("[parameters]\n{parameters}"), &known, &[]).unwrap_err().to_string()
+        };
+        assert!(fill("scratch = \"/etc\"").contains("cannot be called scratch"));
+        assert!(fill("client = \"7\"").contains("cannot be called client"));
+        assert!(fill(&format!("a = \"{}\"", "{a}".repeat(20))).contains("longer than"));
     }
 }

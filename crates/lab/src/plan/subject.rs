@@ -47,7 +47,7 @@ pub struct Subject {
     pub size: Option<ByteSize>,
     /// Whether what is used is written once before the first round, so that data is read and not holes.
     pub prefill: Option<bool>,
-    /// Whether what a raw device holds may go.
+    /// Whether what it holds may go; of a directory, files of these names.
     #[serde(default)]
     pub overwrite: bool,
     /// What a shell runs before anything else. What it starts is to be in the background when it ends.

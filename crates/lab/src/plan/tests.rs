@@ -13,7 +13,8 @@ overwrite = true
 [[subject]]
 name = "disk"
 volume = "bench-{client}"
-prefill = false
+overwrite = true
+size = "1GiB"
 
 [[job]]
 rw = ["randread", "randwrite"]
@@ -88,7 +89,17 @@ fn what_does_not_go_together_is_refused_with_what_to_write() {
         let error = refused(&PLAN.replace(from, to));
         assert!(error.contains(told), "{error}");
     };
-    check("overwrite = true", "", "overwrite = true");
+    check("raw = \"/dev/loop7\"\noverwrite = true", "raw = \"/dev/loop7\"", "overwrite = true");
+    check("volume = \"bench-{client}\"\noverwrite = true", "volume = \"bench-{client}\"", "overwrite = true");
+    check("volume = \"bench-{client}\"", "raw = \"/dev/x\"", "one client writes");
+    check(
+        "rate_iops = 100",
+        "rate_iops = 100\noffset = \"1KiB\"\nsize = \"9EiB\"",
+        "beyond the subject's size",
+    );
+    check("at = 1", "at = 3", "never comes");
+    check("at_least = 0.5", "at_least = nan", "no number");
+    check("subjects = [\"disk\"]", "subjects = []", "no subjects");
     check("rounds = 3", "rounds = 0", "rounds = 0");
     check("name = \"small\"", "name = \"a/b\"", "a/b");
     check("name = \"disk\"", "name = \"device\"", "two subjects");

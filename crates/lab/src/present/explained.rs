@@ -1,5 +1,6 @@
 //! What a plan would do.
 
+use super::text::plain;
 use crate::plan::{Place, Plan};
 use crate::report::table;
 use std::fmt::Write;
@@ -51,5 +52,15 @@ pub fn explained(plan: &Plan) -> String {
         let at = event.at.as_secs_f64();
         let _ = writeln!(text, "\nAfter {at} s of each sample: {} (`{}`)", event.name, event.run);
     }
-    text
+    for subject in &plan.subjects {
+        for (when, line) in [("Before", &subject.start), ("In the end", &subject.stop)] {
+            if let Some(line) = line {
+                let _ = writeln!(text, "\n{when}, for {}: `{line}`", subject.name);
+            }
+        }
+    }
+    for agent in &plan.agents {
+        let _ = writeln!(text, "\nLoad is made by {}: {:?}", agent.name, agent.start());
+    }
+    plain(&text)
 }

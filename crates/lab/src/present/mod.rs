@@ -9,5 +9,5 @@ mod text;
 
 pub use explained::explained;
 pub use page::{page, percentile_chart};
-pub use summary::{Row, Summary};
+pub use summary::{Row, Summary, value_of};
 pub use text::{markdown, terminal};

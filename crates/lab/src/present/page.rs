@@ -146,7 +146,8 @@ fn in_words(page: &mut Page, outcome: &Outcome, summary: &Summary) {
         page.add(&format!("<p>{}</p>", escaped(note)));
     }
     let mut sentences = Vec::new();
-    for point in 0..outcome.points.len() {
+    let points = if outcome.in_turns { outcome.points.len() } else { 0 };
+    for point in 0..points {
         for (subject, view) in outcome.subjects.iter().enumerate().skip(1) {
             let parts = summary.of_point(point).filter_map(|row| {
                 let ratio = row.ratios[subject].as_ref()?;
@@ -162,7 +163,7 @@ fn in_words(page: &mut Page, outcome: &Outcome, summary: &Summary) {
             }
         }
     }
-    if outcome.subjects.len() > 1 && sentences.is_empty() {
+    if outcome.subjects.len() > 1 && sentences.is_empty() && outcome.in_turns {
         page.add("<p>No difference was shown.</p>");
     }
     if !sentences.is_empty() {
@@ -221,7 +222,7 @@ fn forest_rows(outcome: &Outcome, row: &Row) -> Vec<ForestRow> {
             name: format!("{} on {}", outcome.points[row.point].name, outcome.subjects[subject].name),
             estimate: ratio.estimate,
             interval: ratio.interval,
-            note: words(row, ratio).to_owned(),
+            note: words(outcome, row, ratio).to_owned(),
         })
     });
     rows.collect()

@@ -102,14 +102,20 @@ fn is_told(outcome: &Outcome, point: usize, figure: &Figure) -> bool {
     }
 }
 
-fn value_of(outcome: &Outcome, point: usize, subject: usize, figure: &Figure) -> Option<f64> {
+/// What a subject has of a figure in a point, of all rounds.
+#[must_use]
+pub fn value_of(outcome: &Outcome, point: usize, subject: usize, figure: &Figure) -> Option<f64> {
     let samples = outcome.samples_of(point, subject, false);
     match figure.quantile {
         None => median(samples.filter_map(|sample| (figure.of)(sample)).collect()),
         // Percentiles of samples are not averaged.
         Some(quantile) => {
-            let seconds: Vec<Buckets> = samples.flat_map(Sample::seconds).collect();
-            quantile_of(&seconds, quantile).map(|ns| ns as f64 / 1000.0)
+            let samples: Vec<&Sample> = samples.collect();
+            let seconds: Vec<Buckets> = samples.iter().flat_map(|sample| sample.seconds()).collect();
+            let quantile_us = quantile_of(&seconds, quantile).map(|ns| ns as f64 / 1000.0)?;
+            // What stands for a bucket may lie above the longest in it.
+            let longest = samples.iter().filter_map(|sample| sample.longest_us()).reduce(f64::max);
+            Some(longest.map_or(quantile_us, |longest| quantile_us.min(longest)))
         }
     }
 }
@@ -126,9 +132,10 @@ fn ratio_of(outcome: &Outcome, point: usize, of: (usize, bool), figure: &Figure)
         .collect();
     match figure.quantile {
         None => {
+            // A round that lacks it would be missed by one of the two: then nothing is said.
             let quotients =
-                pairs.iter().filter_map(|(first, sample)| Some((figure.of)(sample)? / (figure.of)(first)?));
-            Ratio::of(quotients.collect())
+                pairs.iter().map(|(first, sample)| Some((figure.of)(sample)? / (figure.of)(first)?));
+            Ratio::of(quotients.collect::<Option<Vec<f64>>>()?)
         }
         Some(quantile) => {
             let (first, other): (Vec<_>, Vec<_>) =

@@ -116,6 +116,7 @@ mod tests {
             ended_unix_ms: 0,
             rounds: 1,
             control: false,
+            in_turns: true,
             ended_early: None,
             subjects: vec![SubjectView {
                 name: "disk".to_owned(),
@@ -156,7 +157,12 @@ mod tests {
         assert!(html.contains("job on disk: 95 %") && html.contains("Nothing speaks against"), "{html}");
         for text in [terminal(&outcome, &summary), markdown(&outcome, &summary)] {
             assert!(text.contains("950") && text.contains("job on disk: 95 %"), "{text}");
-            assert!(text.contains("unavailable") && text.contains("1970-01-01 00:00 UTC"), "{text}");
+            assert!(
+                !text.contains('\x1b')
+                    && text.contains("unavailable")
+                    && text.contains("1970-01-01 00:00 UTC"),
+                "{text}"
+            );
         }
     }
 }

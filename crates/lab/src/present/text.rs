@@ -18,14 +18,8 @@ pub fn terminal(outcome: &Outcome, summary: &Summary) -> String {
     let headings = headings(outcome);
     let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
     text += &table::render(&headings, rows(outcome, summary));
-    let knees = knees(outcome, summary);
-    if !knees.is_empty() {
-        text.push('\n');
-    }
-    for knee in knees {
-        let _ = writeln!(text, "{knee}");
-    }
-    text + &foot(outcome, "")
+    text += &knee_lines(outcome, summary, "");
+    plain(&(text + &foot(outcome, "")))
 }
 
 /// As Markdown.
@@ -38,10 +32,10 @@ pub fn markdown(outcome: &Outcome, summary: &Summary) -> String {
     }
     let headings = headings(outcome);
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-    let plain: Vec<String> =
+    let cells: Vec<String> =
         headings.iter().map(|heading| heading.trim_start_matches('>').to_owned()).collect();
     text += "\n";
-    text += &line(&plain);
+    text += &line(&cells);
     let marks: Vec<String> = headings
         .iter()
         .map(|heading| if heading.starts_with('>') { "---:" } else { "---" }.to_owned())
@@ -50,7 +44,20 @@ pub fn markdown(outcome: &Outcome, summary: &Summary) -> String {
     for row in rows(outcome, summary) {
         text += &line(&row);
     }
-    text + &foot(outcome, "**")
+    text += &knee_lines(outcome, summary, "- ");
+    // Some readers of Markdown take tags for what they are.
+    plain(&(text + &foot(outcome, "**"))).replace('<', "&lt;")
+}
+
+/// With how much at once subjects have nearly all that they have at most.
+fn knee_lines(outcome: &Outcome, summary: &Summary, mark: &str) -> String {
+    let lines = knees(outcome, summary).into_iter().map(|knee| format!("{mark}{knee}\n"));
+    lines.fold(String::new(), |text, line| if text.is_empty() { format!("\n{line}") } else { text + &line })
+}
+
+/// Without what a terminal would take for a command.
+pub(super) fn plain(text: &str) -> String {
+    text.chars().filter(|c| *c == '\n' || !c.is_control()).collect()
 }
 
 fn head(outcome: &Outcome) -> String {
@@ -108,7 +115,7 @@ pub(super) fn rows(outcome: &Outcome, summary: &Summary) -> Vec<Vec<String>> {
             cells.push(figure(*value));
             if number > 0 {
                 cells.push(told(ratio.as_ref()));
-                cells.push(ratio.as_ref().map_or("", |ratio| words(row, ratio)).to_owned());
+                cells.push(ratio.as_ref().map_or("", |ratio| words(outcome, row, ratio)).to_owned());
             }
         }
         if outcome.control {
@@ -130,8 +137,10 @@ fn told(ratio: Option<&Ratio>) -> String {
     }
 }
 
-pub(super) fn words(row: &Row, ratio: &Ratio) -> &'static str {
+pub(super) fn words(outcome: &Outcome, row: &Row, ratio: &Ratio) -> &'static str {
     match row.said(ratio) {
+        // What was not measured in turns may differ for many reasons.
+        _ if !outcome.in_turns => "",
         Said::Better => "better",
         Said::Worse => "worse",
         Said::NoDifferenceShown if ratio.interval.is_some() => "no difference shown",

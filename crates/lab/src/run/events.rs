@@ -4,6 +4,8 @@ use super::Host;
 use crate::archive::Happened;
 use crate::plan::{Event, Plan, Point, Subject};
 use crate::testbed::command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -20,11 +22,15 @@ pub(super) struct Events {
 
 impl Events {
     /// Has them happen, each when it is due since now.
-    pub(super) fn begin(plan: &Plan, host: &dyn Host, subject: &Subject, point: &Point) -> Option<Events> {
+    pub(super) fn begin(
+        plan: &Plan,
+        host: &dyn Host,
+        subject: &Subject,
+        point: &Point,
+        stopping: &Arc<AtomicBool>,
+    ) -> Option<Events> {
         let is_meant = |event: &&Event| {
-            let of_job = |name: &String| *name == point.name || *name == point.job_name;
-            event.job.as_ref().is_none_or(of_job)
-                && event.subject.as_ref().is_none_or(|name| *name == subject.name)
+            event.is_of(point) && event.subject.as_ref().is_none_or(|name| *name == subject.name)
         };
         let directory = host.directory_of(subject).display().to_string();
         let target = subject.target(1).map_or_else(String::new, |target| target.to_string());
@@ -42,7 +48,7 @@ impl Events {
         }
         due.sort();
         let (going_on, ended) = channel::<()>();
-        let began = Instant::now();
+        let (began, stopping) = (Instant::now(), stopping.clone());
         let happen = move || {
             let mut happened = Vec::new();
             for (at, name, line) in due {
@@ -51,7 +57,7 @@ impl Events {
                     break;
                 }
                 let at_s = began.elapsed().as_secs_f64();
-                let failed = command::run("sh", &["-c", &line], LIMIT).err();
+                let failed = command::run_unless("sh", &["-c", &line], LIMIT, &stopping).err();
                 happened.push(Happened {
                     name,
                     at_s,

@@ -1,8 +1,8 @@
 //! What is to come of a plan.
 
-use crate::archive::{Figure, Outcome, Sample, figure_named};
+use crate::archive::{Outcome, figure_named};
 use crate::plan::{Expectation, Plan};
-use crate::statistics::median;
+use crate::present::{Summary, value_of};
 use anyhow::{Context, bail};
 
 /// Whether all that is expected is of figures that there are.
@@ -16,16 +16,21 @@ pub(super) fn check(plan: &Plan) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What did not come, in words.
+/// What did not come, in words: by the figures and ratios that are told.
 pub(super) fn missed(plan: &Plan, outcome: &Outcome) -> Vec<String> {
-    let missed = plan.expectations.iter().flat_map(|expected| match missed_of(expected, outcome) {
-        Ok(missed) => missed,
-        Err(error) => vec![format!("{error:#}")],
+    let summary = Summary::of(outcome);
+    let missed = plan.expectations.iter().flat_map(|expected| {
+        missed_of(expected, plan, outcome, &summary).unwrap_or_else(|error| vec![format!("{error:#}")])
     });
     missed.collect()
 }
 
-fn missed_of(expected: &Expectation, outcome: &Outcome) -> anyhow::Result<Vec<String>> {
+fn missed_of(
+    expected: &Expectation,
+    plan: &Plan,
+    outcome: &Outcome,
+    summary: &Summary,
+) -> anyhow::Result<Vec<String>> {
     let number = |name: &str| {
         let found = outcome.subjects.iter().position(|subject| subject.name == name);
         found.with_context(|| format!("there is no subject {name}"))
@@ -33,21 +38,25 @@ fn missed_of(expected: &Expectation, outcome: &Outcome) -> anyhow::Result<Vec<St
     let (subject, than) = (number(&expected.subject)?, expected.than.as_deref().map(number).transpose()?);
     let figure = figure_named(&expected.figure).context("there is no such figure")?;
     let mut missed = Vec::new();
-    for (point, view) in outcome.points.iter().enumerate() {
-        let is_meant = |name: &String| *name == view.name || *name == view.job_name;
-        if !expected.job.as_ref().is_none_or(is_meant) {
+    for (number, point) in plan.points()?.iter().enumerate() {
+        let is_meant = |name: &String| *name == point.name || *name == point.job_name;
+        let is_for = |subject: usize| point.is_for(&plan.subjects[subject]);
+        if !expected.job.as_ref().is_none_or(is_meant) || !is_for(subject) || !than.is_none_or(is_for) {
             continue;
         }
-        let of = |subject: usize| median_of(figure, outcome.samples_of(point, subject, false));
+        let of = |subject: usize| value_of(outcome, number, subject, figure);
         let (found, unit) = match than {
             None => (of(subject), String::new()),
             Some(than) => {
-                let quotient = of(subject).zip(of(than)).map(|(one, other)| one / other);
-                (quotient, format!(" times that of {}", outcome.subjects[than].name))
+                let told = summary.of_point(number).find(|row| row.figure.name == figure.name);
+                let ratio = told.filter(|_| than == 0).and_then(|row| row.ratios[subject].as_ref());
+                let quotient = || of(subject).zip(of(than)).map(|(one, other)| one / other);
+                let found = ratio.map(|ratio| ratio.estimate).or_else(quotient);
+                (found, format!(" times that of {}", outcome.subjects[than].name))
             }
         };
-        let what = format!("{} of {} in {}", figure.heading, expected.subject, view.name);
-        match found {
+        let what = format!("{} of {} in {}", figure.heading, expected.subject, point.name);
+        match found.filter(|found| found.is_finite()) {
             None => missed.push(format!("{what} is unavailable")),
             Some(found) => {
                 if let Some(least) = expected.at_least.filter(|least| found < *least) {
@@ -60,8 +69,4 @@ fn missed_of(expected: &Expectation, outcome: &Outcome) -> anyhow::Result<Vec<St
         }
     }
     Ok(missed)
-}
-
-fn median_of<'a>(figure: &Figure, samples: impl Iterator<Item = &'a Sample>) -> Option<f64> {
-    median(samples.filter_map(|sample| (figure.of)(sample)).collect())
 }

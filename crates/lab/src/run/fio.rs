@@ -17,6 +17,7 @@ use crate::testbed::command;
 use crate::trust::FIO;
 use anyhow::{Context, bail};
 use serde_json::Value;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// How long fio may take beyond its time.
@@ -27,14 +28,15 @@ pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -
     let Asked { host, subject, point, round, .. } = *asked;
     if !point.job.ramp.is_zero() {
         let ramp = Job { runtime: Some(point.job.ramp), ..point.job.clone() };
-        run(&arguments(asked, &ramp)?, subject, ramp.ramp)?;
+        run(&arguments(asked, &ramp)?, subject, ramp.ramp, asked.options.stopping)?;
     }
     let served = host.served(subject, point.clients)?;
     let monitor = Monitor::of(Vec::new(), watched(subject, host)?);
     let (began_ns, stalls, before) = (unix_ns(), Stalls::now(), monitor.snapshot());
     let used_before = children_us()?;
     progress(&Progress::Step(format!("fio runs {} on {}", point.name, subject.name)));
-    let output = run(&arguments(asked, &point.job)?, subject, point.job.runtime.unwrap_or_default())?;
+    let runtime = point.job.runtime.unwrap_or_default();
+    let output = run(&arguments(asked, &point.job)?, subject, runtime, asked.options.stopping)?;
     let mut usage = monitor.usage(&before, &monitor.snapshot());
     let pressure = Stalls::now().since(&stalls);
     let client_us = children_us()? - used_before;
@@ -69,25 +71,32 @@ pub(super) fn children_us() -> anyhow::Result<f64> {
     Ok((usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64)
 }
 
-fn run(arguments: &[String], subject: &Subject, runtime: Duration) -> anyhow::Result<String> {
-    let limit = runtime + GRACE;
-    match &subject.ceph_conf {
-        Some(path) => {
-            let words = [format!("CEPH_CONF={}", path.display()), "fio".to_owned()];
-            command::run("env", &[&words[..], arguments].concat(), limit)
-        }
-        None => command::run("fio", arguments, limit),
-    }
+/// Has fio go with this process, however that ends.
+const BOUND: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];
+
+fn run(
+    arguments: &[String],
+    subject: &Subject,
+    runtime: Duration,
+    stopping: &AtomicBool,
+) -> anyhow::Result<String> {
+    let mut words: Vec<String> = vec!["env".to_owned()];
+    words.extend(subject.ceph_conf.iter().map(|path| format!("CEPH_CONF={}", path.display())));
+    words.extend(BOUND.map(str::to_owned));
+    words.push(FIO.to_owned());
+    command::run_unless(&words[0], &[&words[1..], arguments].concat(), runtime + GRACE, stopping)
 }
 
 /// The command line of fio that does what our engine would do: for all clients, and then for each what is its own.
 fn arguments(asked: &Asked<'_>, job: &Job) -> anyhow::Result<Vec<String>> {
     let Asked { subject, point, round, .. } = *asked;
-    let size = point.job.size.or(subject.size.map(|size| size.0));
+    let size = point.job.size.or(subject.size.map(|size| size.0.saturating_sub(point.job.offset)));
     let runtime_ms = job.runtime.unwrap_or_default().as_millis();
     let mut arguments = vec![
         "--output-format=json+".to_owned(),
         "--name=global".to_owned(),
+        // One process, which goes when it is to go.
+        "--thread=1".to_owned(),
         "--group_reporting=1".to_owned(),
         "--lat_percentiles=1".to_owned(),
         "--norandommap=1".to_owned(),
@@ -143,20 +152,21 @@ fn arguments(asked: &Asked<'_>, job: &Job) -> anyhow::Result<Vec<String>> {
 }
 
 /// Writes what so many clients use of what only fio reaches.
-pub(super) fn fill(subject: &Subject, clients: u32) -> anyhow::Result<()> {
+pub(super) fn fill(subject: &Subject, clients: u32, stopping: &AtomicBool) -> anyhow::Result<()> {
     let Some(Place::Rbd(image)) = subject.place() else { return Ok(()) };
     let places = if subject.is_by_client() { clients } else { 1 };
     for client in 1..=places {
         let image = image.replace("{client}", &client.to_string());
         let (pool, image) = image.split_once('/').context("an image is \"pool/image\"")?;
-        let mut arguments: Vec<String> = ["--name=fill", "--ioengine=rbd", "--clientname=admin"]
-            .into_iter()
-            .chain(["--rw=write", "--bs=1m", "--iodepth=8", "--refill_buffers=1"])
-            .map(str::to_owned)
-            .collect();
+        let mut arguments: Vec<String> =
+            ["--name=fill", "--thread=1", "--ioengine=rbd", "--clientname=admin"]
+                .into_iter()
+                .chain(["--rw=write", "--bs=1m", "--iodepth=8", "--refill_buffers=1"])
+                .map(str::to_owned)
+                .collect();
         arguments.extend([format!("--pool={pool}"), format!("--rbdname={image}")]);
         arguments.extend(subject.size.map(|size| format!("--size={}", size.0)));
-        run(&arguments, subject, Duration::from_secs(3600))?;
+        run(&arguments, subject, Duration::from_secs(3600), stopping)?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use base::units::ByteSize;
 use serde_json::Value;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long a job file may take.
@@ -51,6 +51,7 @@ pub fn run_fio_file(
         ended_unix_ms: now,
         rounds,
         control: false,
+        in_turns: true,
         ended_early: Some("it has not ended".to_owned()),
         subjects: vec![subject],
         points: Vec::new(),
@@ -65,7 +66,7 @@ pub fn run_fio_file(
             break;
         }
         progress(&Progress::Step(format!("round {round} of {rounds}: fio runs {}", file.display())));
-        came = once(file, round, &mut outcome);
+        came = once(file, round, options.stopping, &mut outcome);
         if came.is_err() {
             break;
         }
@@ -84,12 +85,13 @@ pub fn run_fio_file(
     came.map(|()| outcome)
 }
 
-fn once(file: &Path, round: u32, outcome: &mut Outcome) -> anyhow::Result<()> {
+fn once(file: &Path, round: u32, stopping: &AtomicBool, outcome: &mut Outcome) -> anyhow::Result<()> {
     let monitor = Monitor::of(Vec::new(), Vec::new());
     let (began_ms, stalls, before) = (unix_ms(), Stalls::now(), monitor.snapshot());
     let used_before = children_us()?;
     let file = file.display().to_string();
-    let output = command::run(FIO, &["--output-format=json+", "--lat_percentiles=1", &file], LIMIT)?;
+    let words = ["--pdeathsig", "KILL", FIO, "--output-format=json+", "--lat_percentiles=1", &file];
+    let output = command::run_unless("setpriv", &words, LIMIT, stopping)?;
     let mut usage = monitor.usage(&before, &monitor.snapshot());
     let pressure = Stalls::now().since(&stalls);
     let client_us = children_us()? - used_before;

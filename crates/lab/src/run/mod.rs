@@ -19,6 +19,7 @@ use crate::trust;
 use anyhow::bail;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -75,7 +76,7 @@ pub struct Options<'a> {
     /// The command that is told as what made it.
     pub command: String,
     /// Whether it is to end.
-    pub stopping: &'a AtomicBool,
+    pub stopping: &'a Arc<AtomicBool>,
 }
 
 /// How it goes.
@@ -119,10 +120,15 @@ pub fn run(
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> anyhow::Result<Outcome> {
     let points = plan.points()?;
-    expectations::check(plan)?;
+    check(plan)?;
     let mut outcome = begin(plan, &points, options);
+    outcome.findings = trust::findings(&outcome);
     archive.write(&outcome)?;
-    let came = measure_all(plan, &points, host, options, &mut outcome, archive, progress);
+    let mut came = measure_all(plan, &points, host, options, &mut outcome, archive, progress);
+    // What is stopped fails, too.
+    if options.stopping.load(Ordering::Relaxed) {
+        came = Ok(());
+    }
     outcome.ended_unix_ms = unix_ms();
     outcome.ended_early = match &came {
         Ok(()) if options.stopping.load(Ordering::Relaxed) => Some("it was interrupted".to_owned()),
@@ -134,6 +140,14 @@ pub fn run(
     archive.write(&outcome)?;
     archive.write_tables(&outcome)?;
     came.map(|()| outcome)
+}
+
+/// Whether a plan can be run, as far as can be told without what it measures.
+///
+/// # Errors
+/// Something is expected of a figure that is none.
+pub fn check(plan: &Plan) -> anyhow::Result<()> {
+    expectations::check(plan)
 }
 
 fn begin(plan: &Plan, points: &[Point], options: &Options<'_>) -> Outcome {
@@ -162,6 +176,7 @@ fn begin(plan: &Plan, points: &[Point], options: &Options<'_>) -> Outcome {
         ended_unix_ms: now,
         rounds: plan.rounds,
         control: plan.control,
+        in_turns: true,
         ended_early: Some("it has not ended".to_owned()),
         subjects: plan.subjects.iter().map(subject).collect(),
         points: points.iter().map(point).collect(),
@@ -186,9 +201,8 @@ fn measure_all(
         if is_stopping() {
             return Ok(());
         }
-        standing.push(subjects::start(subject, host, progress)?);
-        let clients = points.iter().filter(|point| point.is_for(subject)).map(|point| point.clients).max();
-        let bytes = subjects::fill(plan, subject, host, clients.unwrap_or(1), options.stopping, progress)?;
+        standing.push(subjects::start(subject, host, options.stopping, progress)?);
+        let bytes = subjects::fill(plan, subject, host, options.stopping, progress)?;
         outcome.subjects[number].bytes = Some(bytes);
         std::thread::sleep(host.served_delay(subject));
     }

@@ -9,7 +9,7 @@ use crate::engine::cpu::{Monitor, Role, Snapshot, Watched as Process};
 use crate::engine::histogram::{Buckets, Latency};
 use crate::engine::plan::Job;
 use crate::monitor::{Found, Stalls, Watch};
-use crate::plan::{Place, Plan, Point, Subject};
+use crate::plan::{Plan, Point, Subject};
 use crate::report::{Cpu, side};
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
@@ -44,10 +44,8 @@ pub(super) fn access_of(subject: &Subject, host: &dyn Host, clients: u32) -> Acc
         dir: Some(host.directory_of(subject)),
         key: None,
         shared: clients > 1 && !subject.is_by_client(),
-        create_bytes: match subject.place() {
-            Some(Place::Directory(_)) => subject.size.map(|size| size.0),
-            _ => None,
-        },
+        create_bytes: None,
+        may_be_there: subject.overwrite,
     }
 }
 
@@ -55,7 +53,8 @@ pub(super) fn access_of(subject: &Subject, host: &dyn Host, clients: u32) -> Acc
 pub(super) fn job_of(subject: &Subject, point: &Point, client: u32, round: u32) -> Option<Job> {
     Some(Job {
         target: subject.target(client)?,
-        size: point.job.size.or(subject.size.map(|size| size.0)),
+        // What is beyond the subject's size is not its own.
+        size: point.job.size.or(subject.size.map(|size| size.0.saturating_sub(point.job.offset))),
         // The same on every subject, and another in each round.
         seed: u64::from(round) << 32 | u64::from(client),
         ..point.job.clone()
@@ -112,7 +111,9 @@ pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -
         return fio::take(asked, progress);
     }
     let Asked { host, subject, point, round, .. } = *asked;
-    let served = host.served(subject, point.clients)?;
+    // What agents elsewhere do is counted elsewhere.
+    let is_elsewhere = !asked.plan.agents.is_empty();
+    let served = if is_elsewhere { None } else { host.served(subject, point.clients)? };
     let mut clients = Vec::new();
     for number in 1..=point.clients {
         let job = job_of(subject, point, number, round).context("no agent reaches this subject")?;
@@ -126,7 +127,7 @@ pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -
             done: None,
             gone: None,
             said_at: Instant::now(),
-            is_remote: !asked.plan.agents.is_empty(),
+            is_remote: is_elsewhere,
         });
     }
     for client in &mut clients {
@@ -149,7 +150,7 @@ pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -
     let mut sample = merged(point, &clients);
     (sample.round, sample.events, sample.threads) = (round, events, threads);
     let mut usage = monitor.usage(&before.cpu, &after.cpu);
-    if !asked.plan.agents.is_empty() {
+    if is_elsewhere {
         // What they used on their hosts only they know.
         let used = clients.iter().map(|client| client.done.as_ref()?.cpu_us);
         usage.client.cpu_us = used.sum();
@@ -164,9 +165,10 @@ pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -
     // They give back what they had attached, all at the same time.
     clients.iter_mut().for_each(|client| client.agent.dismiss());
     drop(clients);
-    std::thread::sleep(host.served_delay(subject));
-    if let Some((before, after)) = served.zip(host.served(subject, point.clients)?) {
-        sample.served = after.since(&before, asked_bytes);
+    if let Some(before) = served {
+        std::thread::sleep(host.served_delay(subject));
+        let after = host.served(subject, point.clients)?;
+        sample.served = after.and_then(|after| after.since(&before, asked_bytes));
     }
     Ok(sample)
 }
@@ -229,7 +231,7 @@ impl<'a, 'b> Watching<'a, 'b> {
             if before.is_none() && self.clients.iter().all(|client| client.opened_unix_ns.is_some()) {
                 before = Some(now());
                 let Asked { plan, host, subject, point, .. } = *self.asked;
-                events = Events::begin(plan, host, subject, point);
+                events = Events::begin(plan, host, subject, point, self.asked.options.stopping);
                 if !self.processes.is_empty() {
                     threads = Watch::begin(std::mem::take(&mut self.processes));
                 }
@@ -297,11 +299,14 @@ impl<'a, 'b> Watching<'a, 'b> {
                 client.said_at = Instant::now();
                 match said {
                     Said::Opened { unix_ns } => client.opened_unix_ns = Some(unix_ns),
-                    Said::Second(second) => {
+                    Said::Second(second) if second.is_possible() => {
                         told = true;
                         client.seconds.push(second);
                     }
-                    Said::Done(done) => client.done = Some(done),
+                    Said::Done(done) if done.is_possible() => client.done = Some(done),
+                    Said::Second(_) | Said::Done(_) => {
+                        client.gone = Some(format!("{} says what cannot be", client.agent.name()));
+                    }
                     Said::Ready(_) | Said::Clock(_) => {}
                     Said::Failed(reason) => client.gone = Some(reason),
                 }
@@ -324,30 +329,64 @@ impl<'a, 'b> Watching<'a, 'b> {
     }
 }
 
+/// A second of all clients, as it is put together.
+#[derive(Default)]
+struct Together {
+    at_s: f64,
+    seconds: f64,
+    read_iops: f64,
+    write_iops: f64,
+    reads: Latency,
+    writes: Latency,
+}
+
+/// What one client did in a second, or in a second and the short rest behind it.
+#[derive(Default)]
+struct Own {
+    at_s: f64,
+    seconds: f64,
+    reads: Latency,
+    writes: Latency,
+}
+
+/// A client's measured seconds. What is too short for a rate of its own is added to the one before.
+fn own_seconds(client: &Client) -> Vec<Own> {
+    let mut own: Vec<Own> = Vec::new();
+    for second in &client.seconds {
+        let Some(at_s) = second.at_s else { continue };
+        if second.seconds >= TELLING_SECONDS || own.is_empty() {
+            own.push(Own::default());
+        }
+        let Some(last) = own.last_mut() else { continue };
+        last.at_s = at_s;
+        last.seconds += second.seconds;
+        last.reads.merge(&Latency::from(&second.reads));
+        last.writes.merge(&Latency::from(&second.writes));
+    }
+    own
+}
+
 /// What all clients measured together.
 fn merged(point: &Point, clients: &[Client]) -> Sample {
     let mut sample = Sample::default();
-    let mut by_second: BTreeMap<u64, (MergedSecond, Latency, Latency)> = BTreeMap::new();
+    let mut by_second: BTreeMap<u64, Together> = BTreeMap::new();
     let (mut reads, mut writes) = (Latency::default(), Latency::default());
     for client in clients {
         let mut operations = 0;
-        for second in &client.seconds {
-            let Some(at_s) = second.at_s else { continue };
-            let parts = [Latency::from(&second.reads), Latency::from(&second.writes)];
-            operations += parts.iter().map(Latency::count).sum::<u64>();
-            reads.merge(&parts[0]);
-            writes.merge(&parts[1]);
+        for own in own_seconds(client) {
+            operations += own.reads.count() + own.writes.count();
+            reads.merge(&own.reads);
+            writes.merge(&own.writes);
             // Those of several clients begin a little apart; their middles lie in the same second.
-            let which = (at_s - second.seconds / 2.0).max(0.0) as u64;
-            let (merged, all_reads, all_writes) = by_second.entry(which).or_default();
-            merged.at_s = merged.at_s.max(at_s);
-            merged.seconds = merged.seconds.max(second.seconds);
-            if second.seconds >= TELLING_SECONDS {
-                merged.read_iops += parts[0].count() as f64 / second.seconds;
-                merged.write_iops += parts[1].count() as f64 / second.seconds;
+            let together = by_second.entry((own.at_s - own.seconds / 2.0).max(0.0) as u64).or_default();
+            together.at_s = together.at_s.max(own.at_s);
+            together.seconds = together.seconds.max(own.seconds);
+            if own.seconds > 0.0 {
+                together.read_iops += own.reads.count() as f64 / own.seconds;
+                together.write_iops += own.writes.count() as f64 / own.seconds;
             }
-            all_reads.merge(&parts[0]);
-            all_writes.merge(&parts[1]);
+            together.reads.merge(&own.reads);
+            together.writes.merge(&own.writes);
         }
         // Of one that is gone what it told until then counts.
         let told_s = client.seconds.iter().filter_map(|second| second.at_s).fold(0.0, f64::max);
@@ -369,20 +408,26 @@ fn merged(point: &Point, clients: &[Client]) -> Sample {
             opened_unix_ms: opened_ns as f64 / 1e6,
             seconds,
             iops: if seconds > 0.0 { operations as f64 / seconds } else { 0.0 },
+            is_remote: client.is_remote,
             is_debug: client.agent.ready.as_ref().is_some_and(|ready| ready.is_debug),
         });
     }
     sample.began_unix_ms =
         sample.agents.iter().map(|agent| agent.opened_unix_ms).reduce(f64::min).map_or(0, |ms| ms as u64);
-    for (mut second, all_reads, all_writes) in by_second.into_values() {
+    for together in by_second.into_values() {
         let mut all = Latency::default();
-        all.merge(&all_reads);
-        all.merge(&all_writes);
+        all.merge(&together.reads);
+        all.merge(&together.writes);
         let summary = all.summary();
-        second.mean_us = summary.map(|summary| summary.mean_us);
-        second.p99_us = summary.map(|summary| summary.p99_us);
-        sample.series.push(second);
-        sample.latencies.push((Buckets::from(&all_reads), Buckets::from(&all_writes)));
+        sample.series.push(MergedSecond {
+            at_s: together.at_s,
+            seconds: together.seconds,
+            read_iops: together.read_iops,
+            write_iops: together.write_iops,
+            mean_us: summary.map(|summary| summary.mean_us),
+            p99_us: summary.map(|summary| summary.p99_us),
+        });
+        sample.latencies.push((Buckets::from(&together.reads), Buckets::from(&together.writes)));
     }
     sample.read = side(&reads, sample.seconds, point.job.block);
     sample.write = side(&writes, sample.seconds, point.job.block);

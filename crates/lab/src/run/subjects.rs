@@ -1,13 +1,14 @@
 //! Setting subjects up and taking them down.
 
-use super::sample::{access_of, start_of};
+use super::sample::{access_of, job_of, start_of};
 use super::{Host, Progress, fio};
-use crate::agent::{Agent, Order, Said, Wish};
+use crate::agent::{Access, Agent, Order, Said, Wish};
 use crate::engine::plan::{Job, Mode};
-use crate::plan::{Engine, Plan, Subject};
+use crate::plan::{Engine, Place, Plan, Subject};
 use crate::testbed::cleanup::Undo;
 use crate::testbed::command;
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
+use base::units::ByteSize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,12 +16,15 @@ use std::time::{Duration, Instant};
 const COMMAND_LIMIT: Duration = Duration::from_secs(600);
 /// How long a second of a filling may take to be told of.
 const SILENCE_LIMIT: Duration = Duration::from_secs(120);
+/// What [`Job::prefill`] writes at once.
+const FILL_BLOCK_BYTES: u64 = 1 << 20;
 const MIB: f64 = 1048576.0;
 
 /// Starts a subject; what is given back stops it when it is dropped, and on every other way out.
 pub(super) fn start(
     subject: &Subject,
     host: &dyn Host,
+    stopping: &AtomicBool,
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> anyhow::Result<Option<Undo>> {
     let filled_in = |line: &str| {
@@ -37,7 +41,7 @@ pub(super) fn start(
     });
     if let Some(line) = subject.start.as_deref().map(filled_in) {
         progress(&Progress::Step(format!("starting {}", subject.name)));
-        command::run("sh", &["-c", &line], COMMAND_LIMIT)
+        command::run_unless("sh", &["-c", &line], COMMAND_LIMIT, stopping)
             .with_context(|| format!("subject {} cannot be started", subject.name))?;
     }
     Ok(undo)
@@ -48,14 +52,16 @@ pub(super) fn fill(
     plan: &Plan,
     subject: &Subject,
     host: &dyn Host,
-    clients: u32,
     stopping: &AtomicBool,
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> anyhow::Result<u64> {
+    let points = plan.points()?;
+    let clients = points.iter().filter(|point| point.is_for(subject)).map(|point| point.clients).max();
+    let clients = clients.unwrap_or(1);
     if subject.target(1).is_none() {
         progress(&Progress::Step(format!("filling {}", subject.name)));
         if subject.is_filled() {
-            fio::fill(subject, clients)?;
+            fio::fill(subject, clients, stopping)?;
         }
         return Ok(subject.size.map_or(0, |size| size.0));
     }
@@ -82,52 +88,72 @@ fn fill_for(
     let target = subject.target(client).context("no agent reaches it")?;
     let access = access_of(subject, host, 1);
     // On the host of that client: what it has may be nowhere else.
-    let start = || start_of(plan, host, client);
+    let start = |order: &Order| {
+        let (name, mut command) = start_of(plan, host, client);
+        let mut agent = Agent::start(&name, &mut command, order)?;
+        agent.get_ready()?;
+        anyhow::Ok(agent)
+    };
     // How large it is says who opened it.
     let glance = Job { size: None, ..Job::new(target.clone(), Mode::RandomRead) };
-    let order = Order { job: glance, access: access.clone() };
-    let (name, mut command) = start();
-    let mut agent = Agent::start(&name, &mut command, &order)?;
-    agent.get_ready()?;
-    let found = agent.ready.as_ref().map_or(0, |ready| ready.bytes);
+    let create_bytes = match subject.place() {
+        Some(Place::Directory(_)) => subject.size.map(|size| size.0),
+        _ => None,
+    };
+    let agent = start(&Order { job: glance, access: Access { create_bytes, ..access.clone() } })?;
+    let ready = agent.ready.as_ref().map(|ready| (ready.bytes, ready.alignment_bytes.max(1)));
+    let (found, alignment) = ready.unwrap_or((0, 1));
     drop(agent);
     let bytes = subject.size.map_or(found, |size| size.0);
     if bytes > found {
         bail!("it has {found} bytes, and its size is to be {bytes}; lower the size");
     }
+    // Before anything is lost for a job that does not fit.
+    for point in plan.points()?.iter().filter(|point| point.is_for(subject)) {
+        let job = job_of(subject, point, client, 1).context("no agent reaches it")?;
+        job.region(bytes, alignment)
+            .map_err(|error| anyhow!("job {:?}: {}", point.name, error.to_string().replace("--", "")))?;
+    }
     if !subject.is_filled() {
         return Ok(bytes);
     }
-    let order = Order { job: Job::prefill(target, bytes), access };
-    let (name, mut command) = start();
-    let mut agent = Agent::start(&name, &mut command, &order)?;
-    agent.get_ready()?;
-    agent.wish(Wish::Start)?;
+    let whole = bytes / FILL_BLOCK_BYTES * FILL_BLOCK_BYTES;
+    let step = u64::from(alignment);
+    let rest = (bytes - whole) / step * step;
+    let rest = Job { block: ByteSize(step), offset: whole, ..Job::prefill(target.clone(), rest) };
     let mut written = 0.0;
-    loop {
-        match agent.next(Instant::now() + SILENCE_LIMIT)? {
-            Said::Done(done) => {
-                if let Some(error) = &done.first_error {
-                    bail!("{error}");
-                }
-                return Ok(bytes);
-            }
-            Said::Second(second) => {
-                written += second.iops * second.seconds;
-                let total = bytes as f64 / MIB;
-                let which =
-                    if subject.is_by_client() { format!(" of client {client}") } else { String::new() };
-                progress(&Progress::Step(format!(
-                    "filling {}{which}: {written:.0} of {total:.0} MiB",
-                    subject.name
-                )));
-            }
-            _ => {}
+    for job in [Job::prefill(target, whole), rest] {
+        if job.io_size == Some(0) {
+            continue;
         }
-        if stopping.load(Ordering::Relaxed) {
-            agent.wish(Wish::Stop)?;
+        let mut agent = start(&Order { job, access: access.clone() })?;
+        agent.wish(Wish::Start)?;
+        loop {
+            match agent.next(Instant::now() + SILENCE_LIMIT)? {
+                Said::Done(done) => {
+                    if let Some(error) = &done.first_error {
+                        bail!("{error}");
+                    }
+                    break;
+                }
+                Said::Second(second) => {
+                    written += second.iops * second.seconds;
+                    let total = bytes as f64 / MIB;
+                    let which =
+                        if subject.is_by_client() { format!(" of client {client}") } else { String::new() };
+                    progress(&Progress::Step(format!(
+                        "filling {}{which}: {written:.0} of {total:.0} MiB",
+                        subject.name
+                    )));
+                }
+                _ => {}
+            }
+            if stopping.load(Ordering::Relaxed) {
+                agent.wish(Wish::Stop)?;
+            }
         }
     }
+    Ok(bytes)
 }
 
 /// Whether fio makes a subject's load.

@@ -10,8 +10,8 @@ const FIGURES_MIN: usize = 6;
 /// A trend of several series, each of figures at equal distances.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trend {
-    /// By how much of itself a series changes from its begin to its end: the slope of Theil (1950) and Sen (1968), of the
-    /// series' median, and of all series the median.
+    /// By how much of its median a series changes from its begin to its end, by the slope of Theil (1950) and Sen (1968) or by
+    /// the medians of its first and last quarter, whichever is more; of all series the median.
     pub change: f64,
     /// How far the signs of all differences are from what chance gives, in standard deviations: the test of Mann (1945) and
     /// Kendall, summed over the series as by Hirsch, Slack and Smith, Water Resources Research 18 (1982).
@@ -33,8 +33,15 @@ impl Trend {
             }
             let points: Vec<(f64, f64)> = (0..).map(f64::from).zip(figures.iter().copied()).collect();
             let typical = median(figures.clone()).filter(|typical| *typical > 0.0);
-            changes
-                .extend(theil_sen_slope(&points).zip(typical).map(|(slope, of)| slope * (length - 1.0) / of));
+            let by_slope = theil_sen_slope(&points).map(|slope| slope * (length - 1.0));
+            // A cliff leaves most slopes level: from the first quarter to the last it is seen.
+            let quarter = figures.len().div_ceil(4);
+            let ends =
+                [&figures[..quarter], &figures[figures.len() - quarter..]].map(|end| median(end.to_vec()));
+            let by_ends = ends[1].zip(ends[0]).map(|(last, first)| last - first);
+            let change =
+                by_slope.into_iter().chain(by_ends).max_by(|one, other| one.abs().total_cmp(&other.abs()));
+            changes.extend(change.zip(typical).map(|(change, of)| change / of));
         }
         // One sign less, since they change in steps of two.
         let beyond = (signs.abs() - 1.0).max(0.0) * sign(signs);
@@ -70,6 +77,13 @@ mod tests {
         let falling: Vec<f64> = rising.into_iter().rev().collect();
         let trend = Trend::of(&[falling.clone(), falling]).unwrap();
         assert!(trend.is_sure() && (trend.change + 10.0 / 105.0).abs() < 1e-9, "{trend:?}");
+    }
+
+    #[test]
+    fn a_cliff_is_a_trend() {
+        let cliff = vec![vec![100.0, 100.0, 100.0, 100.0, 100.0, 100.0, 100.0, 100.0, 20.0, 20.0]; 3];
+        let trend = Trend::of(&cliff).unwrap();
+        assert!(trend.is_sure() && trend.change < -0.75, "{trend:?}");
     }
 
     #[test]

@@ -5,7 +5,9 @@ use super::raw::RawTarget;
 use super::volume::VolumeTarget;
 use crate::engine::plan::{Job, TargetName};
 use crate::engine::{Completion, Operation, Target, TargetError};
+use nix::fcntl::OFlag;
 use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 use volume::{ClusterAccess, OpenAs};
@@ -58,13 +60,25 @@ impl OpenTarget {
     }
 }
 
-/// Makes a file of so many bytes, unless it is there and as large.
+/// Makes a file of so many bytes. One that is there is made as large, if it may be there; never is one that a link names.
 ///
 /// # Errors
-/// The file system refuses.
-pub fn make_file(path: &Path, bytes: u64) -> Result<(), TargetError> {
-    let failed = |error: std::io::Error| TargetError(format!("{}: {error}", path.display()));
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(failed)?;
+/// It is there and may not be, or the file system refuses.
+pub fn make_file(path: &Path, bytes: u64, may_be_there: bool) -> Result<(), TargetError> {
+    let failed = |error: std::io::Error| {
+        let advice = match error.kind() {
+            std::io::ErrorKind::AlreadyExists => "; say `overwrite = true` if what it holds may go",
+            _ => "",
+        };
+        TargetError(format!("{}: {error}{advice}", path.display()))
+    };
+    let mut options = OpenOptions::new();
+    options.write(true).custom_flags(OFlag::O_NOFOLLOW.bits());
+    match may_be_there {
+        true => options.create(true).truncate(false),
+        false => options.create_new(true),
+    };
+    let file = options.open(path).map_err(failed)?;
     if file.metadata().map_err(failed)?.len() < bytes {
         file.set_len(bytes).map_err(failed)?;
     }

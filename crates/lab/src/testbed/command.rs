@@ -3,10 +3,14 @@
 use super::cleanup::Undo;
 use anyhow::{Context, bail};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Seek};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,7 +26,17 @@ pub fn run<S: AsRef<OsStr>>(
     arguments: &[S],
     limit: Duration,
 ) -> anyhow::Result<String> {
-    run_and_wait(program.as_ref(), arguments, limit, wait)
+    run_and_wait(program.as_ref(), arguments, limit, |child, limit| wait(child, limit, None))
+}
+
+/// As [`run`], and killed as soon as `stopping` is set.
+pub fn run_unless<S: AsRef<OsStr>>(
+    program: impl AsRef<OsStr>,
+    arguments: &[S],
+    limit: Duration,
+    stopping: &AtomicBool,
+) -> anyhow::Result<String> {
+    run_and_wait(program.as_ref(), arguments, limit, |child, limit| wait(child, limit, Some(stopping)))
 }
 
 /// As [`run`], but not stopped with this process: for use by what takes things down at its end.
@@ -31,7 +45,7 @@ pub fn run_unguarded<S: AsRef<OsStr>>(
     arguments: &[S],
     limit: Duration,
 ) -> anyhow::Result<String> {
-    run_and_wait(program.as_ref(), arguments, limit, |child, limit| wait_for(&Mutex::new(child), limit))
+    run_and_wait(program.as_ref(), arguments, limit, |child, limit| wait_for(&Mutex::new(child), limit, None))
 }
 
 fn run_and_wait<S: AsRef<OsStr>>(
@@ -41,7 +55,8 @@ fn run_and_wait<S: AsRef<OsStr>>(
     wait: impl FnOnce(Child, Duration) -> std::io::Result<Option<ExitStatus>>,
 ) -> anyhow::Result<String> {
     let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null());
+    // A group of its own: what it has started and not left behind goes with it.
+    command.args(arguments).stdin(Stdio::null()).process_group(0);
     let words = std::iter::once(program).chain(arguments.iter().map(AsRef::as_ref));
     let line = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     // Files and not pipes: a daemon that the program leaves running would hold a pipe open for ever.
@@ -62,7 +77,10 @@ fn run_and_wait<S: AsRef<OsStr>>(
     match status {
         Some(status) => bail!("`{line}` failed ({status}): {words}"),
         None => {
-            bail!("`{line}` did not end within {} s and was killed; its last words: {words}", limit.as_secs())
+            bail!(
+                "`{line}` did not end within {} s, or was to stop, and was killed; its last words: {words}",
+                limit.as_secs()
+            )
         }
     }
 }
@@ -86,38 +104,47 @@ pub fn run_together(
 }
 
 /// As [`wait_for`]; whoever stops this process kills the child.
-fn wait(child: Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
+fn wait(child: Child, limit: Duration, stopping: Option<&AtomicBool>) -> std::io::Result<Option<ExitStatus>> {
     // Killed through the same handle, which knows whether the child has ended: its id cannot be
     // mistaken for another process's.
     let child = Arc::new(Mutex::new(child));
     let shared = Arc::clone(&child);
     let guard = Undo::new(move || {
         let mut child = lock(&shared);
-        if child.kill().is_ok() {
-            // Not waited for, it would stay a zombie; nothing can be done about a failure.
-            child.wait().ok();
-        }
+        kill_group(&mut child);
     });
-    let status = wait_for(&child, limit)?;
+    let status = wait_for(&child, limit, stopping)?;
     guard.disarm();
     Ok(status)
 }
 
 /// The end of the process, or `None` if it had to be killed for taking too long.
-fn wait_for(child: &Mutex<Child>, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
+fn wait_for(
+    child: &Mutex<Child>,
+    limit: Duration,
+    stopping: Option<&AtomicBool>,
+) -> std::io::Result<Option<ExitStatus>> {
     let deadline = Instant::now() + limit;
     loop {
         let mut child = lock(child);
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if Instant::now() >= deadline {
-            child.kill()?;
-            child.wait()?;
+        if Instant::now() >= deadline || stopping.is_some_and(|stopping| stopping.load(Ordering::Relaxed)) {
+            kill_group(&mut child);
             return Ok(None);
         }
         drop(child);
         std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+/// Kills a child and what it has started, if it has not ended: then its id is nobody else's.
+fn kill_group(child: &mut Child) {
+    if let Ok(None) = child.try_wait() {
+        let _ = killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL);
+        // Not waited for, it would stay a zombie; nothing can be done about a failure.
+        child.wait().ok();
     }
 }
 

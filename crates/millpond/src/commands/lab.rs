@@ -222,6 +222,7 @@ fn read_plan(arguments: &PlanArguments, scratch: &Path) -> anyhow::Result<(Plan,
     let known = known.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     let text = filled_in(&text, &known, &arguments.settings).map_err(|error| wrong(&error))?;
     let plan = Plan::parse(&text).map_err(|error| wrong(&error))?;
+    lab::run::check(&plan).map_err(|error| wrong(&error))?;
     Ok((plan, text))
 }
 
@@ -300,14 +301,22 @@ fn stop_when_wished() -> anyhow::Result<Arc<AtomicBool>> {
 /// Writes the reports, and prints what came of a run.
 fn conclude(came: anyhow::Result<Outcome>, archive: &Archive, json: bool) -> anyhow::Result<ExitCode> {
     let kept = archive.directory().display();
-    let outcome = came.with_context(|| format!("the run ended early; what was measured is in {kept}"))?;
+    let outcome = match came {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            let (_, outcome) = Archive::open(archive.directory())?;
+            write_reports(archive, &outcome, &Summary::of(&outcome))?;
+            return Err(error.context(format!("the run ended early; what was measured is in {kept}")));
+        }
+    };
     let summary = Summary::of(&outcome);
     write_reports(archive, &outcome, &summary)?;
     output::show(json, &outcome, || {
         let told = told(&outcome, &summary);
         format!("{told}\nKept in {kept}; report.html there has pictures\n")
     })?;
-    let is_done = outcome.ended_early.is_none() && outcome.disappointments.is_empty();
+    let has_failed = outcome.samples.iter().any(|sample| sample.errors > 0);
+    let is_done = outcome.ended_early.is_none() && outcome.disappointments.is_empty() && !has_failed;
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -330,10 +339,13 @@ fn explain(plan: &Plan) -> anyhow::Result<()> {
 
 fn tell(arguments: &ReportArguments) -> anyhow::Result<()> {
     let (archive, outcome) = Archive::open(&arguments.archive)?;
+    print_outcome(&outcome, arguments.markdown, arguments.json)?;
     // A run that was killed has none yet.
-    archive.write_tables(&outcome)?;
-    write_reports(&archive, &outcome, &Summary::of(&outcome))?;
-    print_outcome(&outcome, arguments.markdown, arguments.json)
+    let written = archive.write_tables(&outcome).map_err(anyhow::Error::from);
+    if let Err(error) = written.and_then(|()| write_reports(&archive, &outcome, &Summary::of(&outcome))) {
+        output::warning(&format!("its reports are not written anew: {error:#}"));
+    }
+    Ok(())
 }
 
 fn print_outcome(outcome: &Outcome, markdown: bool, json: bool) -> anyhow::Result<()> {
@@ -380,7 +392,7 @@ fn serve() -> anyhow::Result<()> {
 
 fn open(order: &Order) -> Result<OpenTarget, TargetError> {
     if let (TargetName::Raw(path), Some(bytes)) = (&order.job.target, order.access.create_bytes) {
-        make_file(path, bytes)?;
+        make_file(path, bytes, order.access.may_be_there)?;
     }
     OpenTarget::open(&order.job, || {
         let path = order.access.dir.as_deref().unwrap_or(Path::new("millpond"));

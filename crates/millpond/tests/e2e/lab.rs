@@ -59,7 +59,7 @@ fn a_plan_on_a_device_and_a_volume_is_kept_told_and_compared() {
     let directory = scratch();
     let plan = plan_of(directory.path(), "title = \"A <b>bold</b> claim\"\ncontrol = true\nthreads = true");
     let more = format!(
-        "[[subject]]\nname = \"volume\"\nvolume = \"disk\"\ndir = \"{}\"\n[[event]]\nname = \"a scrub\"\nat = 0.2\n\
+        "[[subject]]\nname = \"volume\"\nvolume = \"disk\"\noverwrite = true\ndir = \"{}\"\n[[event]]\nname = \"a scrub\"\nat = 0.2\n\
          job = \"job\"\nsubject = \"volume\"\nrun = \"{} --dir {{dir}} scrub ls\"\n",
         path(&pond.dir()),
         env!("CARGO_BIN_EXE_millpond")
@@ -117,7 +117,7 @@ fn a_plan_on_a_device_and_a_volume_is_kept_told_and_compared() {
     std::fs::remove_file(first.join("report.html")).unwrap();
     names(
         &worked(&lab(&["report", path(&first), "--markdown"])),
-        &["| job | figure |", "## A <b>bold</b> claim"],
+        &["| job | figure |", "## A &lt;b>bold&lt;/b> claim"],
     );
     assert!(first.join("report.html").exists());
     let compared = worked(&lab(&["compare", path(&first), path(&other)]));
@@ -158,6 +158,58 @@ fn zeros_empty_subjects_and_rates_that_cannot_be_had_are_not_trusted() {
     busy.kill().unwrap();
     busy.wait().unwrap();
     assert!(neighbour.contains(&"neighbours".to_owned()), "{neighbour:?}");
+}
+
+#[test]
+fn nothing_is_lost_that_was_not_said_to_go() {
+    let directory = scratch();
+    let plan = plan_of(directory.path(), "");
+    let text = std::fs::read_to_string(&plan).unwrap();
+    let device = directory.path().join("device");
+    let refused = |change: &dyn Fn(&str) -> String, told: &[&str]| {
+        std::fs::write(&device, vec![7; 16 << 20]).unwrap();
+        std::fs::write(&plan, change(&text)).unwrap();
+        let out = directory.path().join("out");
+        let output = lab(&["run", path(&plan), "--out", path(&out)]);
+        assert!(!output.status.success());
+        names(&String::from_utf8_lossy(&output.stderr), told);
+        assert!(std::fs::read(&device).unwrap() == vec![7; 16 << 20], "{told:?}");
+        std::fs::remove_dir_all(out).ok();
+    };
+    refused(&|text| text.replace("overwrite = true", ""), &["overwrite = true"]);
+    // Jobs that do not fit are found before anything is filled.
+    refused(&|text| text.to_owned() + "bs = 1000\n", &["bs 1000 is not a multiple of 512"]);
+    refused(&|text| text.to_owned() + "offset = \"64MiB\"\n", &["reach beyond"]);
+    refused(
+        &|text| text.replace("overwrite = true", "overwrite = true\nsize = \"8MiB\"") + "size = \"9MiB\"\n",
+        &["beyond the subject's size"],
+    );
+    // Files of others in a directory, and what links name.
+    let files = directory.path().join("files");
+    std::fs::create_dir(&files).unwrap();
+    let in_files = |text: &str| {
+        text.replace(
+            &format!("raw = \"{}\"", path(&device)),
+            &format!("directory = \"{}\"\nsize = \"4MiB\"", path(&files)),
+        )
+        .replace("overwrite = true", "")
+    };
+    std::fs::write(files.join("client-1"), "precious").unwrap();
+    refused(&in_files, &["client-1", "overwrite = true"]);
+    assert_eq!(std::fs::read(files.join("client-1")).unwrap(), b"precious");
+    std::fs::remove_file(files.join("client-1")).unwrap();
+    std::os::unix::fs::symlink(&device, files.join("client-1")).unwrap();
+    refused(&|text| in_files(text) + "\n", &["client-1"]);
+    // What is no multiple of what is written at once is filled to its end, and nothing behind it is touched.
+    std::fs::write(&device, vec![7; 16 << 20]).unwrap();
+    let odd = text
+        .replace("overwrite = true", "overwrite = true\nsize = \"1500KiB\"")
+        .replace("randrw", "randread");
+    std::fs::write(&plan, odd).unwrap();
+    worked(&lab(&["run", path(&plan), "--out", path(&directory.path().join("odd"))]));
+    let held = std::fs::read(&device).unwrap();
+    let (filled, rest) = held.split_at(1500 << 10);
+    assert!(filled.chunks(512).all(|sector| sector != [7; 512]) && rest.iter().all(|byte| *byte == 7));
 }
 
 /// A run of which something was measured already.
