@@ -274,7 +274,7 @@ impl Interval {
 }
 
 const LIVE_INTERVAL_NS: u64 = 1_000_000_000;
-/// Of so many operations the contents of one are looked at.
+/// Of so many reads, and of so many writes, the contents of one are looked at, the first of all too.
 const LOOK_INTERVAL: u64 = 997;
 
 /// When the operations of a job with a rate are due.
@@ -313,7 +313,7 @@ struct Run {
     pace: Option<Pace>,
     operations_left: Option<u64>,
     bytes_total: Option<u64>,
-    begun: u64,
+    writes_begun: u64,
     operations_done: u64,
     /// Of these.
     reads_done: u64,
@@ -357,7 +357,7 @@ impl Run {
             }),
             operations_left: operations,
             bytes_total: job.io_size,
-            begun: 0,
+            writes_begun: 0,
             operations_done: 0,
             reads_done: 0,
             reads: Latency::default(),
@@ -461,11 +461,11 @@ impl Run {
                 let data = &mut target.data_mut(slot)[..self.block_bytes as usize];
                 self.generator.fill(offset, data);
                 // Not when it is done: the bytes may be on their way still.
-                if self.begun.is_multiple_of(LOOK_INTERVAL) {
+                if self.writes_begun.is_multiple_of(LOOK_INTERVAL) {
                     self.contents.look(kind, offset, data);
                 }
             }
-            self.begun += 1;
+            self.writes_begun += u64::from(kind == Kind::Write);
             self.slots[slot as usize] = Slot { kind, offset, started_ns, measured };
             target.submit(Operation { slot, kind, offset, length: self.block_bytes })?;
             if let Some(left) = &mut self.operations_left {
@@ -478,7 +478,7 @@ impl Run {
     /// Looks at what some of the reads brought.
     fn look<T: Target>(&mut self, target: &mut T, completion: &Completion) {
         let Slot { kind, offset, .. } = self.slots[completion.slot as usize];
-        let is_due = kind == Kind::Read && self.operations_done.is_multiple_of(LOOK_INTERVAL);
+        let is_due = kind == Kind::Read && self.reads_done.is_multiple_of(LOOK_INTERVAL);
         if is_due && completion.result.is_ok() {
             let data = &target.data_mut(completion.slot)[..self.block_bytes as usize];
             self.contents.look(kind, offset, data);

@@ -3,6 +3,7 @@
 use super::plots::axis::Axis;
 use super::plots::bars::Bars;
 use super::plots::chart::{Chart, Line, Mark};
+use super::plots::escape as escaped;
 use super::plots::forest::{Forest, ForestRow};
 use super::plots::heat::{Columns, Heat};
 use super::plots::style::{PAGE_STYLE, PLOT_STYLE};
@@ -91,22 +92,6 @@ impl Page {
         }
         self.add("</table></div></details></figure>");
     }
-}
-
-/// As text within HTML, quotes included.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
 }
 
 fn verdict(page: &mut Page, outcome: &Outcome) {

@@ -1,7 +1,7 @@
 //! A job file of fio, run by fio as it is.
 
 use super::fio::{children_us, jobs_of, sample_of};
-use super::{Options, Progress, unix_ms};
+use super::{Options, Progress, conclude, unix_ms};
 use crate::archive::{AgentView, Archive, Build, FORMAT, Outcome, PointView, SubjectView};
 use crate::engine::cpu::{Machine, Monitor, Role};
 use crate::engine::plan::{Job, Mode, TargetName};
@@ -73,13 +73,11 @@ pub fn run_fio_file(
         outcome.findings = trust::findings(&outcome);
         archive.write(&outcome)?;
     }
-    outcome.ended_unix_ms = unix_ms();
-    outcome.ended_early = match &came {
-        Ok(()) if options.stopping.load(Ordering::Relaxed) => Some("it was interrupted".to_owned()),
-        Ok(()) => None,
-        Err(error) => Some(format!("{error:#}")),
-    };
-    outcome.findings = trust::findings(&outcome);
+    // What is stopped fails, too.
+    if options.stopping.load(Ordering::Relaxed) {
+        came = Ok(());
+    }
+    conclude(&mut outcome, &came, options);
     archive.write(&outcome)?;
     archive.write_tables(&outcome)?;
     came.map(|()| outcome)

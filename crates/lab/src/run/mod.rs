@@ -129,17 +129,22 @@ pub fn run(
     if options.stopping.load(Ordering::Relaxed) {
         came = Ok(());
     }
-    outcome.ended_unix_ms = unix_ms();
-    outcome.ended_early = match &came {
-        Ok(()) if options.stopping.load(Ordering::Relaxed) => Some("it was interrupted".to_owned()),
-        Ok(()) => None,
-        Err(error) => Some(format!("{error:#}")),
-    };
-    outcome.findings = trust::findings(&outcome);
+    conclude(&mut outcome, &came, options);
     outcome.disappointments = expectations::missed(plan, &outcome);
     archive.write(&outcome)?;
     archive.write_tables(&outcome)?;
     came.map(|()| outcome)
+}
+
+/// Notes how it ended, and what speaks against it.
+fn conclude(outcome: &mut Outcome, came: &anyhow::Result<()>, options: &Options<'_>) {
+    outcome.ended_unix_ms = unix_ms();
+    outcome.ended_early = match came {
+        Ok(()) if options.stopping.load(Ordering::Relaxed) => Some("it was interrupted".to_owned()),
+        Ok(()) => None,
+        Err(error) => Some(format!("{error:#}")),
+    };
+    outcome.findings = trust::findings(outcome);
 }
 
 /// Whether a plan can be run, as far as can be told without what it measures.

@@ -2,9 +2,9 @@
 
 use super::events::Events;
 use super::subjects::is_by_fio;
-use super::{Host, Options, Progress, fio};
+use super::{Counted, Host, Options, Progress, fio};
 use crate::agent::{Access, Agent, Done, Order, Said, Second, Wish, unix_ns};
-use crate::archive::{AgentView, Contents, Happened, Sample, Second as MergedSecond};
+use crate::archive::{AgentView, Contents, Happened, Sample, Second as MergedSecond, Served};
 use crate::engine::cpu::{Monitor, Role, Snapshot, Watched as Process};
 use crate::engine::histogram::{Buckets, Latency};
 use crate::engine::plan::Job;
@@ -25,6 +25,8 @@ const GRACE: Duration = Duration::from_secs(120);
 const SILENCE_LIMIT: Duration = Duration::from_secs(6);
 /// How long the others have for ending when one is gone.
 const FAREWELL: Duration = Duration::from_secs(3);
+/// How often it is looked whether a subject counted what was asked for.
+const SERVED_TRIES: usize = 3;
 /// A second shorter than this has no rate of its own.
 const TELLING_SECONDS: f64 = 0.2;
 
@@ -166,11 +168,32 @@ pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -
     clients.iter_mut().for_each(|client| client.agent.dismiss());
     drop(clients);
     if let Some(before) = served {
-        std::thread::sleep(host.served_delay(subject));
-        let after = host.served(subject, point.clients)?;
-        sample.served = after.and_then(|after| after.since(&before, asked_bytes));
+        sample.served = served_since(asked, &before, asked_bytes)?;
     }
     Ok(sample)
+}
+
+/// What a subject counted since then. A machine that is busy has it counted late: what does not agree is looked at again.
+fn served_since(
+    asked: &Asked<'_>,
+    before: &Counted,
+    asked_bytes: (u64, u64),
+) -> anyhow::Result<Option<Served>> {
+    let Asked { host, subject, point, .. } = *asked;
+    let delay = host.served_delay(subject);
+    let mut served = None;
+    for _ in 0..SERVED_TRIES {
+        std::thread::sleep(delay);
+        let after = host.served(subject, point.clients)?;
+        served = after.and_then(|after| after.since(before, asked_bytes));
+        let agrees = |served: &Served| {
+            (served.read_bytes, served.written_bytes) == (served.asked_read_bytes, served.asked_written_bytes)
+        };
+        if delay.is_zero() || served.as_ref().is_none_or(agrees) {
+            break;
+        }
+    }
+    Ok(served)
 }
 
 /// What a client is called, and how it is started: on this host, or on one of the plan's in turns.

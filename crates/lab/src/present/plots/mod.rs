@@ -28,3 +28,5 @@ mod svg;
 pub mod terminal;
 mod thin;
 pub mod ticks;
+
+pub(super) use svg::escape;

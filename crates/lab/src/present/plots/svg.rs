@@ -258,7 +258,7 @@ pub(super) fn number(value: f64) -> String {
 
 /// Text as SVG and HTML allow it. Control characters are not allowed in XML, and those that reverse the
 /// direction of writing would let a name disguise itself: both become a visible replacement.
-pub(super) fn escape(text: &str) -> String {
+pub(in crate::present) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
