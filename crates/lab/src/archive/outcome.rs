@@ -342,10 +342,18 @@ impl Sample {
     /// A quantile of the latencies of reads and writes together, in microseconds.
     #[must_use]
     pub fn quantile_us(&self, quantile: f64) -> Option<f64> {
-        // What stands for a bucket may lie above the longest in it.
-        let quantile_us = quantile_of(&self.seconds(), quantile).map(|ns| ns as f64 / 1000.0)?;
-        Some(self.longest_us().map_or(quantile_us, |longest| quantile_us.min(longest)))
+        quantile_us(&[self], quantile)
     }
+}
+
+/// A quantile of the latencies of all samples together, in microseconds: those of samples are not averaged.
+#[must_use]
+pub fn quantile_us(samples: &[&Sample], quantile: f64) -> Option<f64> {
+    let seconds: Vec<Buckets> = samples.iter().flat_map(|sample| sample.seconds()).collect();
+    let quantile_us = quantile_of(&seconds, quantile).map(|ns| ns as f64 / 1000.0)?;
+    // What stands for a bucket may lie above the longest in it.
+    let longest = samples.iter().filter_map(|sample| sample.longest_us()).reduce(f64::max);
+    Some(longest.map_or(quantile_us, |longest| quantile_us.min(longest)))
 }
 
 impl Outcome {

@@ -1,9 +1,8 @@
 //! The figures of all samples, brought down to those that are told: of each point and figure what every subject has, and how many
 //! times the first one's that is.
 
-use crate::archive::{FIGURES, Figure, Outcome, Sample};
-use crate::engine::histogram::Buckets;
-use crate::statistics::{Ratio, Resampling, Verdict, median, quantile_of, quantile_ratio};
+use crate::archive::{FIGURES, Figure, Outcome, Sample, quantile_us};
+use crate::statistics::{Ratio, Resampling, Verdict, median, quantile_ratio};
 
 /// What may differ without being called a difference.
 pub(super) const TOLERANCE: f64 = 0.02;
@@ -108,15 +107,7 @@ pub fn value_of(outcome: &Outcome, point: usize, subject: usize, figure: &Figure
     let samples = outcome.samples_of(point, subject, false);
     match figure.quantile {
         None => median(samples.filter_map(|sample| (figure.of)(sample)).collect()),
-        // Percentiles of samples are not averaged.
-        Some(quantile) => {
-            let samples: Vec<&Sample> = samples.collect();
-            let seconds: Vec<Buckets> = samples.iter().flat_map(|sample| sample.seconds()).collect();
-            let quantile_us = quantile_of(&seconds, quantile).map(|ns| ns as f64 / 1000.0)?;
-            // What stands for a bucket may lie above the longest in it.
-            let longest = samples.iter().filter_map(|sample| sample.longest_us()).reduce(f64::max);
-            Some(longest.map_or(quantile_us, |longest| quantile_us.min(longest)))
-        }
+        Some(quantile) => quantile_us(&samples.collect::<Vec<_>>(), quantile),
     }
 }
 

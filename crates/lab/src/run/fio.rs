@@ -4,13 +4,13 @@
 //! the whole of the second one. Starting and ending takes it some tenths of a second; CPU time per operation is that much too high.
 
 use super::Progress;
-use super::sample::{Asked, job_of, watched};
+use super::sample::{Asked, job_of, served_since, size_of, watched};
 use crate::agent::unix_ns;
 use crate::archive::{AgentView, Sample, Second};
-use crate::engine::cpu::Monitor;
+use crate::engine::cpu::{Monitor, Role, Usage, Watched};
 use crate::engine::histogram::{Buckets, Latency};
 use crate::engine::plan::{Job, TargetName};
-use crate::monitor::Stalls;
+use crate::monitor::{Pressure, Stalls};
 use crate::plan::{Place, Subject};
 use crate::report::{Cpu, Side};
 use crate::testbed::command;
@@ -31,40 +31,67 @@ pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -
         run(&arguments(asked, &ramp)?, subject, ramp.ramp, asked.options.stopping)?;
     }
     let served = host.served(subject, point.clients)?;
-    let monitor = Monitor::of(Vec::new(), watched(subject, host)?);
-    let (began_ns, stalls, before) = (unix_ns(), Stalls::now(), monitor.snapshot());
-    let used_before = children_us()?;
+    let nodes = watched(subject, host)?;
     progress(&Progress::Step(format!("fio runs {} on {}", point.name, subject.name)));
     let runtime = point.job.runtime.unwrap_or_default();
-    let output = run(&arguments(asked, &point.job)?, subject, runtime, asked.options.stopping)?;
-    let mut usage = monitor.usage(&before, &monitor.snapshot());
-    let pressure = Stalls::now().since(&stalls);
-    let client_us = children_us()? - used_before;
-    usage.client.cpu_us = Some(client_us);
-    usage.roles.insert(crate::engine::cpu::Role::Client, client_us);
-    let mut sample = sample_of(&jobs_of(&output)?[0])?;
+    let arguments = arguments(asked, &point.job)?;
+    let seen = watch(nodes, || run(&arguments, subject, runtime, asked.options.stopping))?;
+    let mut sample = seen.sample_of(&jobs_of(&seen.output)?[0])?;
     sample.round = round;
-    sample.began_unix_ms = began_ns / 1_000_000;
-    sample.cpu = Some(Cpu::new(&usage, sample.operations()));
-    (sample.cpu_pressure, sample.io_pressure) = (pressure.cpu, pressure.io);
-    sample.agents = vec![AgentView {
-        name: FIO.to_owned(),
-        opened_unix_ms: began_ns as f64 / 1e6,
-        seconds: sample.seconds,
-        iops: sample.iops(),
-        ..AgentView::default()
-    }];
-    std::thread::sleep(host.served_delay(subject));
-    if let Some((before, after)) = served.zip(host.served(subject, point.clients)?) {
+    sample.cpu = Some(Cpu::new(&seen.usage, sample.operations()));
+    if let Some(before) = served {
         let asked_bytes = [&sample.read, &sample.write]
             .map(|side| side.as_ref().map_or(0, |side| side.operations * point.job.block.0));
-        sample.served = after.since(&before, asked_bytes.into());
+        sample.served = served_since(asked, &before, asked_bytes.into())?;
     }
     Ok(sample)
 }
 
+/// What a run of fio printed, and what was seen of the machine meanwhile.
+pub(super) struct Seen {
+    pub(super) output: String,
+    pub(super) usage: Usage,
+    pressure: Pressure,
+    began_ns: u64,
+}
+
+/// Watches the machine while fio runs. fio is the client, and a process that has ended when it is looked at: its CPU time is what
+/// this one's children have used more.
+pub(super) fn watch(
+    nodes: Vec<Watched>,
+    run: impl FnOnce() -> anyhow::Result<String>,
+) -> anyhow::Result<Seen> {
+    let monitor = Monitor::of(Vec::new(), nodes);
+    let (began_ns, stalls, before) = (unix_ns(), Stalls::now(), monitor.snapshot());
+    let used_before = children_us()?;
+    let output = run()?;
+    let mut usage = monitor.usage(&before, &monitor.snapshot());
+    let pressure = Stalls::now().since(&stalls);
+    let client_us = children_us()? - used_before;
+    usage.client.cpu_us = Some(client_us);
+    usage.roles.insert(Role::Client, client_us);
+    Ok(Seen { output, usage, pressure, began_ns })
+}
+
+impl Seen {
+    /// What fio tells of one of its jobs, as a sample. Its numbers, and what all jobs together used, are not filled in.
+    pub(super) fn sample_of(&self, told: &Value) -> anyhow::Result<Sample> {
+        let mut sample = sample_of(told)?;
+        sample.began_unix_ms = self.began_ns / 1_000_000;
+        (sample.cpu_pressure, sample.io_pressure) = (self.pressure.cpu, self.pressure.io);
+        sample.agents = vec![AgentView {
+            name: FIO.to_owned(),
+            opened_unix_ms: self.began_ns as f64 / 1e6,
+            seconds: sample.seconds,
+            iops: sample.iops(),
+            ..AgentView::default()
+        }];
+        Ok(sample)
+    }
+}
+
 /// CPU time of all processes that this one has started and waited for, in microseconds.
-pub(super) fn children_us() -> anyhow::Result<f64> {
+fn children_us() -> anyhow::Result<f64> {
     use nix::sys::resource::{UsageWho, getrusage};
     use nix::sys::time::TimeValLike;
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).context("cannot read what children used")?;
@@ -90,7 +117,6 @@ fn run(
 /// The command line of fio that does what our engine would do: for all clients, and then for each what is its own.
 fn arguments(asked: &Asked<'_>, job: &Job) -> anyhow::Result<Vec<String>> {
     let Asked { subject, point, round, .. } = *asked;
-    let size = point.job.size.or(subject.size.map(|size| size.0.saturating_sub(point.job.offset)));
     let runtime_ms = job.runtime.unwrap_or_default().as_millis();
     let mut arguments = vec![
         "--output-format=json+".to_owned(),
@@ -112,7 +138,7 @@ fn arguments(asked: &Asked<'_>, job: &Job) -> anyhow::Result<Vec<String>> {
         format!("--rwmixread={}", job.mix_read_percent),
         format!("--offset={}", job.offset),
     ];
-    arguments.extend(size.map(|size| format!("--size={size}")));
+    arguments.extend(size_of(subject, point).map(|size| format!("--size={size}")));
     arguments.extend(job.rate_iops.map(|rate| format!("--rate_iops={rate}")));
     if job.zero_buffers {
         arguments.push("--zero_buffers=1".to_owned());
@@ -182,7 +208,7 @@ pub(super) fn jobs_of(output: &str) -> anyhow::Result<Vec<Value>> {
 }
 
 /// What fio tells of a job, as a sample. Its numbers are not filled in.
-pub(super) fn sample_of(told: &Value) -> anyhow::Result<Sample> {
+fn sample_of(told: &Value) -> anyhow::Result<Sample> {
     let error = told["error"].as_u64().context("fio tells no error")?;
     if error != 0 {
         bail!("fio reports error {error}");

@@ -1,11 +1,10 @@
 //! A job file of fio, run by fio as it is.
 
-use super::fio::{children_us, jobs_of, sample_of};
+use super::fio::{jobs_of, watch};
 use super::{Options, Progress, conclude, unix_ms};
-use crate::archive::{AgentView, Archive, Build, FORMAT, Outcome, PointView, SubjectView};
-use crate::engine::cpu::{Machine, Monitor, Role};
+use crate::archive::{Archive, Build, FORMAT, Outcome, PointView, SubjectView};
+use crate::engine::cpu::Machine;
 use crate::engine::plan::{Job, Mode, TargetName};
-use crate::monitor::Stalls;
 use crate::report::Cpu;
 use crate::testbed::command;
 use crate::trust::{self, FIO};
@@ -73,29 +72,17 @@ pub fn run_fio_file(
         outcome.findings = trust::findings(&outcome);
         archive.write(&outcome)?;
     }
-    // What is stopped fails, too.
-    if options.stopping.load(Ordering::Relaxed) {
-        came = Ok(());
-    }
-    conclude(&mut outcome, &came, options);
+    let came = conclude(&mut outcome, came, options);
     archive.write(&outcome)?;
     archive.write_tables(&outcome)?;
     came.map(|()| outcome)
 }
 
 fn once(file: &Path, round: u32, stopping: &AtomicBool, outcome: &mut Outcome) -> anyhow::Result<()> {
-    let monitor = Monitor::of(Vec::new(), Vec::new());
-    let (began_ms, stalls, before) = (unix_ms(), Stalls::now(), monitor.snapshot());
-    let used_before = children_us()?;
     let file = file.display().to_string();
     let words = ["--pdeathsig", "KILL", FIO, "--output-format=json+", "--lat_percentiles=1", &file];
-    let output = command::run_unless("setpriv", &words, LIMIT, stopping)?;
-    let mut usage = monitor.usage(&before, &monitor.snapshot());
-    let pressure = Stalls::now().since(&stalls);
-    let client_us = children_us()? - used_before;
-    usage.client.cpu_us = Some(client_us);
-    usage.roles.insert(Role::Client, client_us);
-    let jobs = jobs_of(&output)?;
+    let seen = watch(Vec::new(), || command::run_unless("setpriv", &words, LIMIT, stopping))?;
+    let jobs = jobs_of(&seen.output)?;
     if round == 1 {
         outcome.points = jobs.iter().enumerate().map(|(number, job)| point_of(number, job)).collect();
     }
@@ -104,19 +91,11 @@ fn once(file: &Path, round: u32, stopping: &AtomicBool, outcome: &mut Outcome) -
     }
     for (point, job) in jobs.iter().enumerate() {
         let name = &outcome.points[point].name;
-        let mut sample = sample_of(job).with_context(|| format!("job {name} of round {round}"))?;
-        (sample.round, sample.point, sample.began_unix_ms) = (round, point, began_ms);
+        let mut sample = seen.sample_of(job).with_context(|| format!("job {name} of round {round}"))?;
+        (sample.round, sample.point) = (round, point);
         if jobs.len() == 1 {
-            sample.cpu = Some(Cpu::new(&usage, sample.operations()));
+            sample.cpu = Some(Cpu::new(&seen.usage, sample.operations()));
         }
-        (sample.cpu_pressure, sample.io_pressure) = (pressure.cpu, pressure.io);
-        sample.agents = vec![AgentView {
-            name: FIO.to_owned(),
-            opened_unix_ms: began_ms as f64,
-            seconds: sample.seconds,
-            iops: sample.iops(),
-            ..AgentView::default()
-        }];
         outcome.samples.push(sample);
     }
     Ok(())

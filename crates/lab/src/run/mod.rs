@@ -12,6 +12,7 @@ mod subjects;
 
 pub use fio_file::run_fio_file;
 
+use crate::agent::unix_ns;
 use crate::archive::{Archive, Build, Outcome, PointView, Served, SubjectView};
 use crate::engine::cpu::{Machine, Watched};
 use crate::plan::{Plan, Point, Subject};
@@ -21,7 +22,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// What the program that a plan is run by knows, and this does not.
 pub trait Host {
@@ -124,27 +125,25 @@ pub fn run(
     let mut outcome = begin(plan, &points, options);
     outcome.findings = trust::findings(&outcome);
     archive.write(&outcome)?;
-    let mut came = measure_all(plan, &points, host, options, &mut outcome, archive, progress);
-    // What is stopped fails, too.
-    if options.stopping.load(Ordering::Relaxed) {
-        came = Ok(());
-    }
-    conclude(&mut outcome, &came, options);
+    let came = measure_all(plan, &points, host, options, &mut outcome, archive, progress);
+    let came = conclude(&mut outcome, came, options);
     outcome.disappointments = expectations::missed(plan, &outcome);
     archive.write(&outcome)?;
     archive.write_tables(&outcome)?;
     came.map(|()| outcome)
 }
 
-/// Notes how it ended, and what speaks against it.
-fn conclude(outcome: &mut Outcome, came: &anyhow::Result<()>, options: &Options<'_>) {
+/// Notes how it ended, and what speaks against it. What was stopped may have failed of that: it counts as interrupted.
+fn conclude(outcome: &mut Outcome, came: anyhow::Result<()>, options: &Options<'_>) -> anyhow::Result<()> {
+    let was_stopped = options.stopping.load(Ordering::Relaxed);
+    let came = if was_stopped { Ok(()) } else { came };
     outcome.ended_unix_ms = unix_ms();
-    outcome.ended_early = match came {
-        Ok(()) if options.stopping.load(Ordering::Relaxed) => Some("it was interrupted".to_owned()),
-        Ok(()) => None,
+    outcome.ended_early = match &came {
+        Ok(()) => was_stopped.then(|| "it was interrupted".to_owned()),
         Err(error) => Some(format!("{error:#}")),
     };
     outcome.findings = trust::findings(outcome);
+    came
 }
 
 /// Whether a plan can be run, as far as can be told without what it measures.
@@ -207,7 +206,7 @@ fn measure_all(
             return Ok(());
         }
         standing.push(subjects::start(subject, host, options.stopping, progress)?);
-        let bytes = subjects::fill(plan, subject, host, options.stopping, progress)?;
+        let bytes = subjects::fill(plan, points, subject, host, options.stopping, progress)?;
         outcome.subjects[number].bytes = Some(bytes);
         std::thread::sleep(host.served_delay(subject));
     }
@@ -267,10 +266,10 @@ fn left(plan: &Plan, began: Instant, done: usize, of: usize) -> Duration {
     }
 }
 
-#[cfg(test)]
-mod tests;
-
 /// Milliseconds since 1970.
 fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    unix_ns() / 1_000_000
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,6 @@
 //! One sample: one point on one subject.
 
 use super::events::Events;
-use super::subjects::is_by_fio;
 use super::{Counted, Host, Options, Progress, fio};
 use crate::agent::{Access, Agent, Done, Order, Said, Second, Wish, unix_ns};
 use crate::archive::{AgentView, Contents, Happened, Sample, Second as MergedSecond, Served};
@@ -9,7 +8,7 @@ use crate::engine::cpu::{Monitor, Role, Snapshot, Watched as Process};
 use crate::engine::histogram::{Buckets, Latency};
 use crate::engine::plan::Job;
 use crate::monitor::{Found, Stalls, Watch};
-use crate::plan::{Plan, Point, Subject};
+use crate::plan::{Engine, Plan, Point, Subject};
 use crate::report::{Cpu, side};
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
@@ -51,12 +50,16 @@ pub(super) fn access_of(subject: &Subject, host: &dyn Host, clients: u32) -> Acc
     }
 }
 
+/// Bytes that a point uses of a subject, if they are named: what is beyond the subject's own size is not its own.
+pub(super) fn size_of(subject: &Subject, point: &Point) -> Option<u64> {
+    point.job.size.or(subject.size.map(|size| size.0.saturating_sub(point.job.offset)))
+}
+
 /// What a client does in a round.
 pub(super) fn job_of(subject: &Subject, point: &Point, client: u32, round: u32) -> Option<Job> {
     Some(Job {
         target: subject.target(client)?,
-        // What is beyond the subject's size is not its own.
-        size: point.job.size.or(subject.size.map(|size| size.0.saturating_sub(point.job.offset))),
+        size: size_of(subject, point),
         // The same on every subject, and another in each round.
         seed: u64::from(round) << 32 | u64::from(client),
         ..point.job.clone()
@@ -109,7 +112,7 @@ struct Moment {
 
 /// Takes the sample. Its numbers are not filled in.
 pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -> anyhow::Result<Sample> {
-    if is_by_fio(asked.subject) {
+    if asked.subject.engine == Engine::Fio {
         return fio::take(asked, progress);
     }
     let Asked { host, subject, point, round, .. } = *asked;
@@ -174,7 +177,7 @@ pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -
 }
 
 /// What a subject counted since then. A machine that is busy has it counted late: what does not agree is looked at again.
-fn served_since(
+pub(super) fn served_since(
     asked: &Asked<'_>,
     before: &Counted,
     asked_bytes: (u64, u64),

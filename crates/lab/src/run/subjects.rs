@@ -4,7 +4,7 @@ use super::sample::{access_of, job_of, start_of};
 use super::{Host, Progress, fio};
 use crate::agent::{Access, Agent, Order, Said, Wish};
 use crate::engine::plan::{Job, Mode};
-use crate::plan::{Engine, Place, Plan, Subject};
+use crate::plan::{Place, Plan, Point, Subject};
 use crate::testbed::cleanup::Undo;
 use crate::testbed::command;
 use anyhow::{Context, anyhow, bail};
@@ -50,12 +50,12 @@ pub(super) fn start(
 /// Writes what so many clients use of a subject once, if it is to be; answers how many bytes that is for each.
 pub(super) fn fill(
     plan: &Plan,
+    points: &[Point],
     subject: &Subject,
     host: &dyn Host,
     stopping: &AtomicBool,
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> anyhow::Result<u64> {
-    let points = plan.points()?;
     let clients = points.iter().filter(|point| point.is_for(subject)).map(|point| point.clients).max();
     let clients = clients.unwrap_or(1);
     if subject.target(1).is_none() {
@@ -71,7 +71,7 @@ pub(super) fn fill(
         if stopping.load(Ordering::Relaxed) {
             break;
         }
-        bytes = fill_for(plan, subject, host, client, stopping, progress)
+        bytes = fill_for(plan, points, subject, host, client, stopping, progress)
             .with_context(|| format!("subject {} cannot be filled", subject.name))?;
     }
     Ok(bytes)
@@ -79,6 +79,7 @@ pub(super) fn fill(
 
 fn fill_for(
     plan: &Plan,
+    points: &[Point],
     subject: &Subject,
     host: &dyn Host,
     client: u32,
@@ -109,7 +110,7 @@ fn fill_for(
         bail!("it has {found} bytes, and its size is to be {bytes}; lower the size");
     }
     // Before anything is lost for a job that does not fit.
-    for point in plan.points()?.iter().filter(|point| point.is_for(subject)) {
+    for point in points.iter().filter(|point| point.is_for(subject)) {
         let job = job_of(subject, point, client, 1).context("no agent reaches it")?;
         job.region(bytes, alignment)
             .map_err(|error| anyhow!("job {:?}: {}", point.name, error.to_string().replace("--", "")))?;
@@ -154,9 +155,4 @@ fn fill_for(
         }
     }
     Ok(bytes)
-}
-
-/// Whether fio makes a subject's load.
-pub(super) fn is_by_fio(subject: &Subject) -> bool {
-    subject.engine == Engine::Fio
 }
