@@ -36,6 +36,15 @@ impl Random {
         // Lemire, "Fast random integer generation in an interval", ACM TOMACS 29(1), without rejection.
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
+
+    /// The same for an index.
+    ///
+    /// # Panics
+    /// If `bound` is 0: there is no index below.
+    pub fn index(&mut self, bound: usize) -> usize {
+        assert!(bound > 0, "there is no index below zero");
+        self.below(bound as u64) as usize
+    }
 }
 
 /// The operations of one job.

@@ -20,7 +20,7 @@
 //! a second, that is p99.9; once in ten seconds, only p99.99.
 
 use super::comparison::Ratio;
-use super::random::SplitMix64;
+use crate::engine::generator::Random;
 use crate::engine::histogram::Buckets;
 
 /// Fewer rounds than this have no interval.
@@ -132,16 +132,16 @@ fn rank(operations: u64, quantile: f64) -> Option<u64> {
 fn interval(
     rounds: usize,
     resampling: &Resampling,
-    mut draw: impl FnMut(&mut SplitMix64, &[usize]) -> Option<f64>,
+    mut draw: impl FnMut(&mut Random, &[usize]) -> Option<f64>,
 ) -> Option<[f64; 2]> {
     if rounds < ROUNDS_MIN {
         return None;
     }
-    let mut random = SplitMix64::new(resampling.seed);
+    let mut random = Random::new(resampling.seed);
     let mut chosen = vec![0; rounds];
     let mut found = Vec::with_capacity(resampling.resamples);
     for _ in 0..resampling.resamples {
-        chosen.fill_with(|| random.below(rounds));
+        chosen.fill_with(|| random.index(rounds));
         found.extend(draw(&mut random, &chosen));
     }
     found.sort_by(f64::total_cmp);
@@ -261,13 +261,13 @@ impl Tail {
 
     /// How often each second is drawn for the chosen rounds: of each round as many as it has, in blocks that
     /// go on with its first second after its last.
-    fn seconds(&self, random: &mut SplitMix64, chosen: &[usize], block_seconds: usize) -> Vec<u64> {
+    fn seconds(&self, random: &mut Random, chosen: &[usize], block_seconds: usize) -> Vec<u64> {
         let mut times = vec![0; self.totals.len()];
         for round in chosen {
             let seconds = &mut times[self.rounds[*round].clone()];
             let mut missing = seconds.len();
             while missing > 0 {
-                let start = random.below(seconds.len());
+                let start = random.index(seconds.len());
                 let block = block_seconds.clamp(1, missing);
                 for offset in 0..block {
                     seconds[(start + offset) % seconds.len()] += 1;
@@ -279,7 +279,7 @@ impl Tail {
     }
 
     /// The quantile of what is drawn for the chosen rounds.
-    fn draw(&self, random: &mut SplitMix64, chosen: &[usize], block_seconds: usize) -> Option<u64> {
+    fn draw(&self, random: &mut Random, chosen: &[usize], block_seconds: usize) -> Option<u64> {
         self.quantile(&self.seconds(random, chosen, block_seconds))
     }
 }
@@ -345,21 +345,21 @@ mod tests {
 
     #[test]
     fn a_choice_of_seconds_has_the_quantile_of_their_merged_histograms() {
-        let mut random = SplitMix64::new(3);
+        let mut random = Random::new(3);
         for _ in 0..200 {
             let rounds: Vec<Vec<Buckets>> = (0..3)
                 .map(|_| {
-                    let second = |random: &mut SplitMix64| {
-                        let (count, spread) = (random.below(40), 1 + random.below(50));
-                        buckets((0..count).map(|_| 1 + random.below(spread) as u64))
+                    let second = |random: &mut Random| {
+                        let (count, spread) = (random.index(40), 1 + random.index(50));
+                        buckets((0..count).map(|_| 1 + random.index(spread) as u64))
                     };
-                    (0..1 + random.below(4)).map(|_| second(&mut random)).collect()
+                    (0..1 + random.index(4)).map(|_| second(&mut random)).collect()
                 })
                 .collect();
-            let quantile = [0.5, 0.9][random.below(2)];
+            let quantile = [0.5, 0.9][random.index(2)];
             let Some(tail) = Tail::of(&rounds, quantile) else { continue };
             for _ in 0..20 {
-                let times: Vec<u64> = tail.totals.iter().map(|_| random.below(4) as u64).collect();
+                let times: Vec<u64> = tail.totals.iter().map(|_| random.index(4) as u64).collect();
                 let seconds = rounds.iter().flatten().zip(&times);
                 let repeated = seconds.flat_map(|(buckets, times)| (0..*times).map(move |_| buckets));
                 assert_eq!(tail.quantile(&times), quantile_of(repeated, quantile));
@@ -371,7 +371,7 @@ mod tests {
     fn a_draw_takes_as_many_seconds_as_the_chosen_rounds_have_and_blocks_stay_together() {
         let rounds = vec![vec![with(vec![(5, 100)]); 10], vec![with(vec![(7, 100)]); 4]];
         let tail = Tail::of(&rounds, 0.5).unwrap();
-        let mut random = SplitMix64::new(1);
+        let mut random = Random::new(1);
         for _ in 0..100 {
             let times = tail.seconds(&mut random, &[0, 0, 1], 3);
             assert_eq!((times[..10].iter().sum(), times[10..].iter().sum()), (20u64, 4u64));
@@ -407,7 +407,7 @@ mod tests {
 
     #[test]
     fn a_seed_determines_an_interval_and_another_moves_it_little() {
-        let [first, second] = simulate(&mut SplitMix64::new(5), Noise { round: 0.1, ..QUIET }, 8, 1.0);
+        let [first, second] = simulate(&mut Random::new(5), Noise { round: 0.1, ..QUIET }, 8, 1.0);
         let ratio = |seed| quantile_ratio([&first, &second], 0.999, &draws(4000, seed)).unwrap();
         assert_eq!(ratio(1), ratio(1));
         let ([low, high], [other_low, other_high]) = (ratio(1).interval.unwrap(), ratio(2).interval.unwrap());
@@ -432,11 +432,11 @@ mod tests {
 
     /// The histograms of a closed loop of 10,000 operations per second at depth 16, each of 1.6 ms or
     /// thereabouts, in which nothing is completed for 200 ms from each of `stalls_ns` on.
-    fn closed_loop(random: &mut SplitMix64, seconds: usize, stalls_ns: &[u64]) -> Vec<Buckets> {
+    fn closed_loop(random: &mut Random, seconds: usize, stalls_ns: &[u64]) -> Vec<Buckets> {
         let mut stalls = stalls_ns.iter().peekable();
         let mut latencies = vec![vec![]; seconds];
         let mut slots: Vec<[u64; 2]> = vec![[0, 0]; 16];
-        let start = |random: &mut SplitMix64, now: u64| [now, now + 1_200_000 + random.below(800_000) as u64];
+        let start = |random: &mut Random, now: u64| [now, now + 1_200_000 + random.index(800_000) as u64];
         slots.fill_with(|| start(random, 0));
         loop {
             let next = (0..slots.len()).min_by_key(|slot| slots[*slot][1]).unwrap();
@@ -456,7 +456,7 @@ mod tests {
 
     #[test]
     fn a_stall_shows_in_the_quantile_that_its_operations_reach_and_in_no_other() {
-        let mut random = SplitMix64::new(9);
+        let mut random = Random::new(9);
         let mut measure = |stalls_ns: &[u64]| -> Vec<Vec<Buckets>> {
             (0..6).map(|_| closed_loop(&mut random, 10, stalls_ns)).collect()
         };
@@ -518,7 +518,7 @@ mod tests {
 
     /// Three of a hundred operations are slow: 1 ms and more, the more the rarer (Pareto's distribution with
     /// the exponent 2.5). All others count as quick, as no quantile here comes near them.
-    fn simulate_second(random: &mut SplitMix64, noise: Noise, scale: f64) -> Buckets {
+    fn simulate_second(random: &mut Random, noise: Noise, scale: f64) -> Buckets {
         let slow = random.poisson(noise.operations_per_second as f64 * 0.03);
         let stalled = if random.uniform() < noise.stall { 16 } else { 0 };
         let slow_ns = (0..slow).map(|_| (1e6 * scale * random.uniform().powf(-0.4)) as u64);
@@ -529,7 +529,7 @@ mod tests {
     }
 
     /// Both subjects of so many rounds, the second of which takes `factor` times as long.
-    fn simulate(random: &mut SplitMix64, noise: Noise, rounds: usize, factor: f64) -> [Vec<Vec<Buckets>>; 2] {
+    fn simulate(random: &mut Random, noise: Noise, rounds: usize, factor: f64) -> [Vec<Vec<Buckets>>; 2] {
         let mut subjects = [vec![], vec![]];
         for _ in 0..rounds {
             let common = noise.common * random.normal();
@@ -548,7 +548,7 @@ mod tests {
 
     /// How many of so many simulated comparisons claim a difference.
     fn claims(noise: Noise, rounds: usize, quantile: f64, factor: f64, simulations: u64) -> f64 {
-        let mut random = SplitMix64::new(rounds as u64);
+        let mut random = Random::new(rounds as u64);
         let claimed = (0..simulations).filter(|seed| {
             let [first, second] = simulate(&mut random, noise, rounds, factor);
             let ratio = quantile_ratio([&first, &second], quantile, &draws(1000, *seed)).unwrap();
@@ -588,7 +588,7 @@ mod tests {
         // The share of slow operations beyond x is 0.03 (x / scale)^-2.5, and the mean of scale^2.5 known.
         let variance = noise.common.powi(2) + noise.second.powi(2);
         let expected_ns = 1e6 * (0.03 / (1.0 - quantile) * (2.5f64.powi(2) * variance / 2.0).exp()).powf(0.4);
-        let mut random = SplitMix64::new(rounds as u64);
+        let mut random = Random::new(rounds as u64);
         let covering = (0..simulations).filter(|seed| {
             let [rounds, _] = simulate(&mut random, noise, rounds, 1.0);
             let found = quantile_interval(&rounds, quantile, &draws(1000, *seed)).unwrap();
@@ -638,9 +638,9 @@ mod tests {
     #[test]
     #[ignore = "prints a time"]
     fn time_a_comparison() {
-        let mut random = SplitMix64::new(1);
+        let mut random = Random::new(1);
         let mut measure = || -> Vec<Vec<Buckets>> {
-            let second = |random: &mut SplitMix64| {
+            let second = |random: &mut Random| {
                 buckets((0..10_000).map(|_| (1e6 * (0.4 * random.heavy()).exp()) as u64))
             };
             (0..12).map(|_| (0..10).map(|_| second(&mut random)).collect()).collect()

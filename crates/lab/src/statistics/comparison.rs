@@ -170,8 +170,8 @@ fn signed_rank_chances(values: usize) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::random::SplitMix64;
     use super::*;
+    use crate::engine::generator::Random;
 
     fn near(actual: f64, expected: f64) -> bool {
         (actual - expected).abs() < 1e-9
@@ -361,13 +361,13 @@ mod tests {
     };
 
     /// The quotients of so many rounds, the second subject's figure by the first's.
-    fn simulate(random: &mut SplitMix64, noise: Noise, rounds: usize, factor: f64) -> Vec<f64> {
+    fn simulate(random: &mut Random, noise: Noise, rounds: usize, factor: f64) -> Vec<f64> {
         let mut machine = 0.0;
         let mut measured = 0.0;
         let mut own = [0.0; 2];
         let mut quotient = |round: usize| {
             let mut figures = [0.0; 2];
-            let first = if noise.coin { random.below(2) } else { round % 2 };
+            let first = if noise.coin { random.index(2) } else { round % 2 };
             for subject in [first, 1 - first] {
                 machine = noise.drift_kept * machine + noise.drift * random.normal();
                 measured += 1.0;
@@ -383,7 +383,7 @@ mod tests {
 
     /// The share of so many simulated comparisons that claim a difference.
     fn claims(noise: Noise, rounds: usize, factor: f64, simulations: u32) -> f64 {
-        let mut random = SplitMix64::new(rounds as u64);
+        let mut random = Random::new(rounds as u64);
         let claimed = (0..simulations).filter(|_| {
             let ratio = Ratio::of(simulate(&mut random, noise, rounds, factor)).unwrap();
             ratio.verdict(0.0) != Verdict::NoDifferenceShown

@@ -11,6 +11,7 @@
 
 mod bootstrap;
 mod comparison;
+#[cfg(test)]
 mod random;
 mod trend;
 

@@ -1,39 +1,8 @@
-//! Random numbers that a seed determines, so that a report's intervals can be computed again.
+//! What simulations in tests draw from.
 
-/// SplitMix64: Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators (OOPSLA 2014), section
-/// 4.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SplitMix64 {
-    /// The seed, moved on with each number.
-    pub state: u64,
-}
+use crate::engine::generator::Random;
 
-impl SplitMix64 {
-    /// Numbers that `seed` determines.
-    #[must_use]
-    pub fn new(seed: u64) -> SplitMix64 {
-        SplitMix64 { state: seed }
-    }
-
-    /// The next 64 random bits.
-    pub fn bits(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// An index below `bound`, which is not zero; its bias is below `bound` in 2^64 (Lemire, Fast Random
-    /// Integer Generation in an Interval, ACM TOMACS 29(1), 2019, section 3, without rejection).
-    pub fn below(&mut self, bound: usize) -> usize {
-        assert!(bound > 0, "there is no index below zero");
-        ((u128::from(self.bits()) * bound as u128) >> 64) as usize
-    }
-}
-
-/// What simulations in tests draw from.
-#[cfg(test)]
-impl SplitMix64 {
+impl Random {
     /// Evenly within (0, 1).
     pub fn uniform(&mut self) -> f64 {
         ((self.bits() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
@@ -72,7 +41,7 @@ mod tests {
     #[test]
     fn the_numbers_are_those_of_the_reference_implementation() {
         // Vigna's splitmix64.c with the seed 1234567.
-        let mut random = SplitMix64::new(1_234_567);
+        let mut random = Random::new(1_234_567);
         assert_eq!(
             [random.bits(), random.bits(), random.bits()],
             [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]
@@ -81,9 +50,9 @@ mod tests {
 
     #[test]
     fn every_index_below_a_bound_is_drawn_about_as_often() {
-        let mut random = SplitMix64::new(1);
+        let mut random = Random::new(1);
         let mut drawn = [0; 12];
-        (0..120_000).for_each(|_| drawn[random.below(12)] += 1);
+        (0..120_000).for_each(|_| drawn[random.index(12)] += 1);
         assert!(drawn.iter().all(|count| (9_500..10_500).contains(count)), "{drawn:?}");
     }
 }

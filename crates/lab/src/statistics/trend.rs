@@ -66,8 +66,8 @@ fn sign(of: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::random::SplitMix64;
     use super::*;
+    use crate::engine::generator::Random;
 
     #[test]
     fn a_line_is_a_trend_and_its_slope_is_told() {
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn noise_is_called_a_trend_in_one_of_twenty_cases_at_most() {
-        let mut random = SplitMix64::new(1);
+        let mut random = Random::new(1);
         let mut called = 0;
         for _ in 0..2000 {
             let mut series = || (0..10).map(|_| 100.0 + 5.0 * random.normal()).collect::<Vec<f64>>();
