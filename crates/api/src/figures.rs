@@ -13,6 +13,9 @@ pub struct NodeFigures {
     pub node: NodeId,
     /// The process.
     pub pid: u32,
+    /// Whether it was built without optimisation: its figures are none to publish.
+    #[serde(default)]
+    pub is_debug: bool,
     /// Its OSDs.
     pub osds: Vec<OsdFigures>,
 }

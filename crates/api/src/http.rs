@@ -617,7 +617,7 @@ async fn figures(State(of): State<Of>) -> Json<NodeFigures> {
     let told = source.parts.board.told();
     let osds = told.iter().filter_map(|(osd, told)| Some(OsdFigures::of(*osd, told.figures.as_deref()?)));
     let osds = osds.collect();
-    Json(NodeFigures { node: source.parts.node, pid: source.pid, osds })
+    Json(NodeFigures { node: source.parts.node, pid: source.pid, is_debug: cfg!(debug_assertions), osds })
 }
 
 /// This document.

@@ -10,12 +10,13 @@
 //! | `drift` | rates rose or fell surely, by more than 5 % within samples or over the rounds |
 //! | `control` | two samples of the same differ surely, by more than 2 % |
 //! | `errors` | operations failed |
-//! | `debug` | the program, or an agent, was built without optimisation |
+//! | `debug` | the program, an agent or a node was built without optimisation |
 //! | `agents` | agents' clocks differ by more than a second, or less than 95 % of their windows lie at the same time |
 //! | `compresses` | data that was written, or read, was not random |
 //! | `repeats` | data that was written, or read, was the same in several places |
-//! | `empty` | reads brought nothing but zeros: the subject was never written to |
+//! | `empty` | reads brought nothing but zeros: the subject was never written to; or what it lies on is less than 5 % full |
 //! | `rate` | the rate that was asked for was not had, by more than 1 %, or took more than 5 % longer |
+//! | `objective` | the highest rate within a bound was looked for, and at none it was kept |
 //! | `stalls` | in some seconds less than a fifth of the usual was done, and no event says why |
 //! | `event` | an event failed |
 //! | `cut-short` | samples were stopped before their end, or are missing |
@@ -46,6 +47,7 @@ const CONTROL_OFF_MAX: f64 = 0.10;
 const CLOCK_AHEAD_MS_MAX: f64 = 1000.0;
 const OVERLAP_MIN: f64 = 0.95;
 const CONTENTS_SHARE_MAX: f64 = 0.01;
+const FULL_MIN: f64 = 0.05;
 /// Of fewer operations the average number in flight is not what it is in the long run.
 const DEPTH_OPERATIONS_MIN: u64 = 1000;
 
@@ -57,6 +59,9 @@ pub fn findings(outcome: &Outcome) -> Vec<Finding> {
     let agents_debug = outcome.samples.iter().flat_map(|sample| &sample.agents).any(|agent| agent.is_debug);
     if outcome.build.is_debug || agents_debug {
         found("debug", "the program was built without optimisation; build it with --release".to_owned());
+    }
+    for subject in outcome.subjects.iter().filter(|subject| subject.is_debug) {
+        found("debug", format!("what serves {} was built without optimisation", subject.name));
     }
     for sample in &outcome.samples {
         let what = name(outcome, sample);
@@ -73,6 +78,7 @@ pub fn findings(outcome: &Outcome) -> Vec<Finding> {
         of_sample("errors", errors(sample));
         of_sample("agents", agents(sample));
         of_sample("rate", rate(outcome, sample));
+        of_sample("objective", objective(outcome, sample));
         of_sample("stalls", stalls(sample));
         for event in &sample.events {
             let failed = event.failed.as_ref().map(|reason| format!("{} failed: {reason}", event.name));
@@ -84,6 +90,12 @@ pub fn findings(outcome: &Outcome) -> Vec<Finding> {
         of_sample("cut-short", sample.stopped_early.then(|| "it was stopped before its end".to_owned()));
         for (code, text) in contents(sample) {
             of_sample(code, Some(text));
+        }
+    }
+    for subject in &outcome.subjects {
+        if let Some(full) = subject.full.filter(|full| *full < FULL_MIN) {
+            let (name, full) = (&subject.name, percent(full));
+            found("empty", format!("what {name} lies on is {full} full only, and fuller ones are slower"));
         }
     }
     for point in 0..outcome.points.len() {
@@ -116,7 +128,7 @@ fn depth(outcome: &Outcome, sample: &Sample) -> Option<String> {
     let point = &outcome.points[sample.point];
     // Whoever asks at a rate has in flight what is in flight, and fio collects operations before it begins them.
     let is_by_fio = sample.agents.iter().any(|agent| agent.name == FIO);
-    if point.job.rate_iops.is_some() || is_by_fio || sample.operations() < DEPTH_OPERATIONS_MIN {
+    if sample.asked_iops.is_some() || is_by_fio || sample.operations() < DEPTH_OPERATIONS_MIN {
         return None;
     }
     let meant = f64::from(point.job.depth) * f64::from(point.clients);
@@ -202,7 +214,7 @@ fn agents(sample: &Sample) -> Option<String> {
 
 fn rate(outcome: &Outcome, sample: &Sample) -> Option<String> {
     let point = &outcome.points[sample.point];
-    let asked = f64::from(point.job.rate_iops?) * f64::from(point.clients);
+    let asked = sample.asked_iops?;
     let runtime = point.job.runtime.filter(|_| !sample.stopped_early)?.as_secs_f64();
     let (had, overdue) = (sample.iops(), sample.overdue);
     (overdue > 0 || had < asked * (1.0 - RATE_SHORT_MAX) || sample.seconds > runtime * RATE_LATE_MAX).then(|| {
@@ -211,6 +223,16 @@ fn rate(outcome: &Outcome, sample: &Sample) -> Option<String> {
              {overdue} were never begun",
             sample.seconds
         )
+    })
+}
+
+/// Whether the highest rate was looked for and none was found.
+fn objective(outcome: &Outcome, sample: &Sample) -> Option<String> {
+    let within = outcome.points[sample.point].within.as_ref()?;
+    let is_none = !sample.probes.is_empty() && !sample.probes.iter().any(|probe| probe.holds);
+    is_none.then(|| {
+        let (tried, figure, bound) = (sample.probes.len(), &within.figure, within.at_most);
+        format!("at none of {tried} rates was {figure} within {bound}; what is told is the last")
     })
 }
 

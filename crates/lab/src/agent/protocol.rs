@@ -20,6 +20,9 @@ pub struct Access {
     pub create_bytes: Option<u64>,
     /// Whether that may be there already.
     pub may_be_there: bool,
+    /// Whether the page cache lies between, of a drive or a file.
+    #[serde(default)]
+    pub cached: bool,
 }
 
 /// The first line to an agent: what it will do.

@@ -5,6 +5,7 @@ use crate::engine::cpu::Machine;
 use crate::engine::histogram::Buckets;
 use crate::engine::plan::Job;
 use crate::monitor::Found;
+use crate::plan::{Objective, Published};
 use crate::report::{Cpu, Side};
 use crate::statistics::quantile_of;
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,12 @@ pub struct Outcome {
     pub findings: Vec<Finding>,
     /// What was expected and did not come, in words.
     pub disappointments: Vec<String>,
+    /// What others have published of the same.
+    #[serde(default)]
+    pub published: Vec<Published>,
+    /// The point that others are told as so many times of, by number.
+    #[serde(default)]
+    pub baseline: Option<usize>,
 }
 
 fn yes() -> bool {
@@ -76,7 +83,7 @@ impl Build {
 }
 
 /// A subject of the plan.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SubjectView {
     /// What it is called.
     pub name: String,
@@ -86,6 +93,15 @@ pub struct SubjectView {
     pub bytes: Option<u64>,
     /// Whether it was written once before it was measured.
     pub is_filled: bool,
+    /// How full was what it lies on when it was measured, of 1, if that is known.
+    #[serde(default)]
+    pub full: Option<f64>,
+    /// Whether what serves it was built without optimisation.
+    #[serde(default)]
+    pub is_debug: bool,
+    /// Why it was not measured, if it was left out.
+    #[serde(default)]
+    pub left_out: Option<String>,
 }
 
 /// A point of the plan.
@@ -99,6 +115,12 @@ pub struct PointView {
     pub job: Job,
     /// How many clients there are.
     pub clients: u32,
+    /// What a shell runs in place of operations.
+    #[serde(default)]
+    pub run: Option<String>,
+    /// Within which bound the highest rate was looked for.
+    #[serde(default)]
+    pub within: Option<Objective>,
 }
 
 /// One point on one subject in one round.
@@ -140,6 +162,12 @@ pub struct Sample {
     pub first_error: Option<String>,
     /// Operations that were due and never begun.
     pub overdue: u64,
+    /// Operations a second that were asked for, if that was so many.
+    #[serde(default)]
+    pub asked_iops: Option<f64>,
+    /// The rates that were tried, where the highest was looked for.
+    #[serde(default)]
+    pub probes: Vec<Probe>,
     /// Whether it was stopped before its end.
     pub stopped_early: bool,
     /// Those who made the load.
@@ -154,6 +182,19 @@ pub struct Sample {
     /// The latencies of each second. They are in a file of their own.
     #[serde(skip)]
     pub latencies: Vec<(Buckets, Buckets)>,
+}
+
+/// A rate that was tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Probe {
+    /// Operations a second that were asked for; as many as can be if absent.
+    pub asked_iops: Option<f64>,
+    /// Those that were had.
+    pub iops: f64,
+    /// The figure that was to keep within its bound.
+    pub value: Option<f64>,
+    /// Whether it did, and the rate was had.
+    pub holds: bool,
 }
 
 /// Bytes by two accounts, those of what is not measured included.
@@ -275,7 +316,7 @@ const fn tail(name: &'static str, heading: &'static str, q: f64, of: fn(&Sample)
 }
 
 /// All figures, in the order in which they are told.
-pub const FIGURES: [Figure; 15] = [
+pub const FIGURES: [Figure; 16] = [
     figure("iops", "IOPS", true, |sample| Some(sample.iops())),
     figure("mib_per_second", "MiB/s", true, |sample| {
         Some(sample.sides().map(|side| side.mib_per_second).sum()).filter(|rate| *rate > 0.0)
@@ -289,6 +330,9 @@ pub const FIGURES: [Figure; 15] = [
     figure("machine_us", "machine CPU µs/op", false, |sample| sample.cpu.as_ref()?.machine_us_per_operation),
     figure("client_us", "client CPU µs/op", false, |sample| sample.cpu.as_ref()?.client.us_per_operation),
     figure("nodes_us", "nodes CPU µs/op", false, |sample| sample.cpu.as_ref()?.nodes_us_per_operation),
+    figure("iops_per_core", "IOPS per core used", true, |sample| {
+        Some(1e6 / sample.cpu.as_ref()?.machine_us_per_operation.filter(|us| *us > 0.0)?)
+    }),
     figure("read_iops", "read IOPS", true, |sample| Some(sample.read.as_ref()?.iops)),
     figure("write_iops", "write IOPS", true, |sample| Some(sample.write.as_ref()?.iops)),
     figure("read_p99_us", "read p99 µs", false, |sample| Some(sample.read.as_ref()?.latency.p99_us)),
@@ -357,6 +401,33 @@ pub fn quantile_us(samples: &[&Sample], quantile: f64) -> Option<f64> {
 }
 
 impl Outcome {
+    /// One that has begun now, in milliseconds since 1970, on this machine, and has nothing yet.
+    #[must_use]
+    pub fn begun(name: &str, command: &str, rounds: u32, now_unix_ms: u64) -> Outcome {
+        Outcome {
+            format: FORMAT,
+            name: name.to_owned(),
+            title: name.to_owned(),
+            note: None,
+            command: command.to_owned(),
+            machine: Machine::this(),
+            build: Build::this(),
+            began_unix_ms: now_unix_ms,
+            ended_unix_ms: now_unix_ms,
+            rounds,
+            control: false,
+            in_turns: true,
+            ended_early: Some("it has not ended".to_owned()),
+            subjects: Vec::new(),
+            points: Vec::new(),
+            samples: Vec::new(),
+            findings: Vec::new(),
+            disappointments: Vec::new(),
+            published: Vec::new(),
+            baseline: None,
+        }
+    }
+
     /// The samples of a point on a subject, by round; those of the second of two of the same are apart.
     pub fn samples_of(
         &self,

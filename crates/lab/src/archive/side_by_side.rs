@@ -51,8 +51,8 @@ pub fn side_by_side(first: &Outcome, other: &Outcome) -> Result<Outcome, String>
     let run = |outcome: &Outcome, name: &str| SubjectView {
         name: name.to_owned(),
         what: format!("{} of {}", outcome.name, outcome.build.version),
-        bytes: None,
         is_filled: true,
+        ..SubjectView::default()
     };
     let mut note = "They were not measured in turns: what differs may be the machine's state.".to_owned();
     if first.machine != other.machine {
@@ -78,6 +78,8 @@ pub fn side_by_side(first: &Outcome, other: &Outcome) -> Result<Outcome, String>
         samples,
         findings: findings.collect(),
         disappointments: Vec::new(),
+        published: Vec::new(),
+        baseline: None,
         ..first.clone()
     })
 }

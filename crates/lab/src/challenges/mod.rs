@@ -1,14 +1,17 @@
 //! Plans that come with the program, with what others have published beside.
 
 /// A plan's name and text.
-pub const ALL: [(&str, &str); 7] = [
+pub const ALL: [(&str, &str); 10] = [
     ("10k", include_str!("10k.toml")),
     ("16-clients", include_str!("16-clients.toml")),
     ("100-volumes", include_str!("100-volumes.toml")),
     ("failover", include_str!("failover.toml")),
     ("layers", include_str!("layers.toml")),
     ("one-machine", include_str!("one-machine.toml")),
+    ("qos", include_str!("qos.toml")),
     ("releases", include_str!("releases.toml")),
+    ("scale", include_str!("scale.toml")),
+    ("why-slow", include_str!("why-slow.toml")),
 ];
 
 /// The text of the one of that name.

@@ -112,6 +112,8 @@ struct ProcessSnapshot {
     start_ticks: u64,
     /// Of the whole process, ended threads included, in whole ticks.
     cpu_ticks: u64,
+    /// Of processes that it started and waited for, in whole ticks.
+    children_ticks: u64,
     /// Of each live thread, to the nanosecond; empty where the kernel does not tell.
     threads_ns: BTreeMap<i32, u64>,
     resident_bytes: Option<u64>,
@@ -266,8 +268,15 @@ impl Monitor {
                     resident_bytes: after.as_ref().and_then(|snapshot| snapshot.resident_bytes),
                 }
             };
-        let clients = (self.clients.iter().zip(&before.clients).zip(&after.clients))
-            .map(|((pid, before), after)| process("client", *pid, before, after));
+        let clients =
+            (self.clients.iter().zip(&before.clients).zip(&after.clients)).map(|((pid, before), after)| {
+                let own = process("client", *pid, before, after);
+                // A client may have others work for it, which are gone when this looks.
+                let children_ticks =
+                    |one: &Option<ProcessSnapshot>| one.as_ref().map_or(0, |one| one.children_ticks);
+                let children_us = ticks_us(children_ticks(before), children_ticks(after));
+                ProcessUsage { cpu_us: own.cpu_us.map(|us| us + children_us), ..own }
+            });
         let client = clients.reduce(|sum, one| ProcessUsage {
             cpu_us: sum.cpu_us.zip(one.cpu_us).map(|(sum, one)| sum + one),
             resident_bytes: sum.resident_bytes.zip(one.resident_bytes).map(|(sum, one)| sum + one),
@@ -386,6 +395,7 @@ fn snapshot_of(process: &Process, stat: &Stat) -> ProcessSnapshot {
     ProcessSnapshot {
         start_ticks: stat.starttime,
         cpu_ticks: stat.utime + stat.stime,
+        children_ticks: (stat.cutime + stat.cstime).max(0).cast_unsigned(),
         threads_ns: threads
             .filter_map(|thread| Some((thread.tid, thread.schedstat().ok()?.sum_exec_runtime)))
             .collect(),

@@ -72,6 +72,11 @@ pub trait Target {
     /// What offset and length of every operation must be a multiple of, in bytes.
     fn alignment_bytes(&self) -> u32;
 
+    /// Whether what slots hold is data of the target, and worth a look.
+    fn holds_data(&self) -> bool {
+        true
+    }
+
     /// The data of a slot, at least one block long. Asked for only while the slot has nothing in flight.
     fn data_mut(&mut self, slot: u32) -> &mut [u8];
 
@@ -458,10 +463,11 @@ impl Run {
             let slot = self.free.pop().expect("one was free");
             let (kind, offset) = self.generator.next_operation();
             if kind == Kind::Write {
+                let holds_data = target.holds_data();
                 let data = &mut target.data_mut(slot)[..self.block_bytes as usize];
                 self.generator.fill(offset, data);
                 // Not when it is done: the bytes may be on their way still.
-                if self.writes_begun.is_multiple_of(LOOK_INTERVAL) {
+                if self.writes_begun.is_multiple_of(LOOK_INTERVAL) && holds_data {
                     self.contents.look(kind, offset, data);
                 }
             }
@@ -479,7 +485,7 @@ impl Run {
     fn look<T: Target>(&mut self, target: &mut T, completion: &Completion) {
         let Slot { kind, offset, .. } = self.slots[completion.slot as usize];
         let is_due = kind == Kind::Read && self.reads_done.is_multiple_of(LOOK_INTERVAL);
-        if is_due && completion.result.is_ok() {
+        if is_due && completion.result.is_ok() && target.holds_data() {
             let data = &target.data_mut(completion.slot)[..self.block_bytes as usize];
             self.contents.look(kind, offset, data);
         }

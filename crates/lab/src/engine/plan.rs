@@ -177,6 +177,8 @@ pub enum TargetName {
     Volume(String),
     /// An NBD export, by URI.
     Nbd(String),
+    /// What a shell runs: each run is an operation.
+    Command(String),
 }
 
 impl FromStr for TargetName {
@@ -189,6 +191,7 @@ impl FromStr for TargetName {
                 // `nbd://host/export` is itself a URI of that scheme: nobody should have to write it twice.
                 Ok(TargetName::Nbd(if uri.starts_with("//") { text.to_owned() } else { uri.to_owned() }))
             }
+            Some(("command", line)) if !line.is_empty() => Ok(TargetName::Command(line.to_owned())),
             Some(("nbd+unix" | "nbds" | "nbds+unix", _)) => Ok(TargetName::Nbd(text.to_owned())),
             _ => Err(PlanError::Target(text.to_owned())),
         }
@@ -201,6 +204,7 @@ impl fmt::Display for TargetName {
             TargetName::Raw(path) => write!(formatter, "raw:{}", path.display()),
             TargetName::Volume(name) => write!(formatter, "volume:{name}"),
             TargetName::Nbd(uri) => write!(formatter, "nbd:{uri}"),
+            TargetName::Command(line) => write!(formatter, "command:{line}"),
         }
     }
 }

@@ -5,17 +5,19 @@
 
 mod agent_host;
 mod many;
+mod objective;
 mod parameters;
 mod subject;
 
 pub use agent_host::AgentHost;
 pub use many::Many;
+pub use objective::Objective;
 pub use parameters::filled_in;
 pub use subject::{Engine, Place, Subject};
 
 use crate::engine::plan::{Job, Mode, PlanError, TargetName};
 use base::units::ByteSize;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -59,6 +61,8 @@ pub struct Plan {
     /// Whether it is looked 20 times a second what threads of clients and nodes do, which costs a core a few percent.
     #[serde(default)]
     pub threads: bool,
+    /// The job that others are told as so many times of, if they are to be.
+    pub baseline: Option<String>,
     /// How long each sample is measured, unless the job says otherwise.
     #[serde(default = "default_runtime", deserialize_with = "duration")]
     pub runtime: Duration,
@@ -77,6 +81,9 @@ pub struct Plan {
     /// What happens meanwhile.
     #[serde(default, rename = "event")]
     pub events: Vec<Event>,
+    /// What others have published of the same.
+    #[serde(default)]
+    pub published: Vec<Published>,
     /// What was filled in already.
     #[serde(default)]
     pub parameters: BTreeMap<String, String>,
@@ -91,8 +98,15 @@ pub struct Plan {
 pub struct JobPlan {
     /// What it is called; by its mode if absent.
     pub name: Option<String>,
-    /// Which operations.
-    pub rw: Many<Mode>,
+    /// Which operations; random reads if absent, which `run` wants.
+    pub rw: Option<Many<Mode>>,
+    /// What a shell runs instead: each run is an operation, its latency how long that takes. `{dir}`, `{subject}` and `{target}`
+    /// are filled in.
+    pub run: Option<String>,
+    /// What is kept while as much is asked for as can be.
+    pub within: Option<Objective>,
+    /// What a shell runs before each sample, with the same filled in.
+    pub before: Option<String>,
     /// Bytes of each.
     #[serde(default = "default_block")]
     pub bs: Many<ByteSize>,
@@ -159,6 +173,22 @@ pub struct Expectation {
     pub than: Option<String>,
 }
 
+/// A figure that somebody has published: what is measured is told as so many times that.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// Of what, and on what.
+    pub by: String,
+    /// In which point or job; in all if absent.
+    pub job: Option<String>,
+    /// On which subject it is comparable; on all if absent.
+    pub subject: Option<String>,
+    /// Which figure, as they are named in `run.json`.
+    pub figure: String,
+    /// What it was, in the figure's unit.
+    pub value: f64,
+}
+
 /// One job with one value for each key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
@@ -172,6 +202,12 @@ pub struct Point {
     pub clients: u32,
     /// Which subjects it is for; all if absent.
     pub subjects: Option<BTreeSet<String>>,
+    /// What a shell runs instead of operations.
+    pub run: Option<String>,
+    /// What is kept while as much is asked for as can be.
+    pub within: Option<Objective>,
+    /// What a shell runs before each sample.
+    pub before: Option<String>,
 }
 
 impl Point {
@@ -191,7 +227,14 @@ impl Point {
         {
             return wrong("its offset and size reach beyond the subject's size".to_owned());
         }
-        let alone = matches!(subject.place(), Some(Place::Raw(_))) && subject.engine == Engine::Millpond;
+        if self.run.is_none() && matches!(subject.place(), Some(Place::System(_))) {
+            return wrong("a system is for jobs that are commands; limit the job by `subjects`".to_owned());
+        }
+        let by_fio = subject.engine == Engine::Fio;
+        if by_fio && (self.run.is_some() || self.within.is_some()) {
+            return wrong("fio neither runs commands nor keeps within an objective".to_owned());
+        }
+        let alone = matches!(subject.place(), Some(Place::Raw(_))) && !by_fio;
         if alone && self.clients > 1 && self.job.mode.writes() && !subject.is_by_client() {
             return wrong(
                 "one client writes to a raw device; give each one by `{client}` in its name".to_owned(),
@@ -252,8 +295,12 @@ impl Plan {
             }
             agent.check()?;
         }
-        if let Some(subject) = self.subjects.iter().find(|one| one.engine == Engine::Fio && !hosts.is_empty())
-        {
+        let named = self.subjects.iter().flat_map(|subject| subject.agents.iter().flatten());
+        if let Some(unknown) = named.into_iter().find(|name| !hosts.contains(name.as_str())) {
+            return wrong(format!("there is no agent {unknown:?}"));
+        }
+        let by_fio = self.subjects.iter().filter(|subject| subject.engine == Engine::Fio);
+        if let Some(subject) = by_fio.into_iter().find(|subject| !self.agents_of(subject).is_empty()) {
             return wrong(format!(
                 "fio runs on this host only, and {} is by fio; leave out [[agent]]",
                 subject.name
@@ -283,6 +330,14 @@ impl Plan {
                 return Err(no_subject(unknown));
             }
         }
+        for published in &self.published {
+            if let Some(unknown) = published.subject.as_ref().filter(|name| !known(name)) {
+                return Err(no_subject(unknown));
+            }
+            if !(published.value.is_finite() && published.value > 0.0) {
+                return wrong(format!("what was published by {:?} is no number above 0", published.by));
+            }
+        }
         for expectation in &self.expectations {
             let named = std::iter::once(&expectation.subject).chain(&expectation.than);
             if let Some(unknown) = named.into_iter().find(|name| !known(name)) {
@@ -299,8 +354,14 @@ impl Plan {
                 ));
             }
         }
+        if let Some(name) =
+            self.baseline.as_ref().filter(|name| !points.iter().any(|point| point.name == **name))
+        {
+            return wrong(format!("there is no job {name:?}"));
+        }
         let jobs = self.events.iter().filter_map(|event| event.job.as_ref());
         let jobs = jobs.chain(self.expectations.iter().filter_map(|expected| expected.job.as_ref()));
+        let jobs = jobs.chain(self.published.iter().filter_map(|published| published.job.as_ref()));
         for name in jobs {
             if !points.iter().any(|point| point.name == *name || point.job_name == *name) {
                 return wrong(format!("there is no job {name:?}"));
@@ -309,7 +370,7 @@ impl Plan {
         for point in &points {
             for subject in self.subjects.iter().filter(|subject| point.is_for(subject)) {
                 point.fits(subject)?;
-                let writes = point.job.mode.writes() || subject.is_filled();
+                let writes = point.run.is_none() && (point.job.mode.writes() || subject.is_filled());
                 if writes && !matches!(subject.place(), Some(Place::Directory(_))) && !subject.overwrite {
                     return wrong(format!(
                         "{} would overwrite {}; say `overwrite = true` in that subject if what it holds may go{}",
@@ -355,6 +416,18 @@ impl Plan {
         }
     }
 
+    /// Those that make a subject's load, this host if there are none: the ones it names, or else those that none names.
+    #[must_use]
+    pub fn agents_of(&self, subject: &Subject) -> Vec<&AgentHost> {
+        let is_named =
+            |name: &String| self.subjects.iter().flat_map(|one| &one.agents).flatten().any(|one| one == name);
+        let is_meant = |agent: &&AgentHost| match &subject.agents {
+            Some(names) => names.contains(&agent.name),
+            None => !is_named(&agent.name),
+        };
+        self.agents.iter().filter(is_meant).collect()
+    }
+
     /// How long all of it takes at least: what is measured, and what runs before.
     #[must_use]
     pub fn least_duration(&self) -> Duration {
@@ -362,7 +435,8 @@ impl Plan {
         let twin = usize::from(self.control);
         let each = points.iter().map(|point| {
             let subjects = self.subjects.iter().filter(|subject| point.is_for(subject)).count() + twin;
-            (point.job.ramp + point.job.runtime.unwrap_or_default()) * subjects as u32
+            let probes = if point.within.is_some() { Objective::PROBES_MIN } else { 1 };
+            (point.job.ramp + point.job.runtime.unwrap_or_default()) * subjects as u32 * probes
         });
         each.sum::<Duration>() * self.rounds
     }
@@ -373,27 +447,48 @@ impl JobPlan {
     fn count(&self) -> Option<usize> {
         let sizes = [&self.offset, &self.size].map(|many| many.as_ref().map_or(1, |many| many.0.len()));
         let rates = self.rate_iops.as_ref().map_or(1, |many| many.0.len());
-        let first = [self.rw.0.len(), self.bs.0.len(), self.rwmixread.0.len(), self.iodepth.0.len()];
+        let modes = self.rw.as_ref().map_or(1, |many| many.0.len());
+        let first = [modes, self.bs.0.len(), self.rwmixread.0.len(), self.iodepth.0.len()];
         let all = first.into_iter().chain(sizes).chain([self.clients.0.len(), rates]);
         all.into_iter().try_fold(1usize, usize::checked_mul)
     }
 
     fn points(&self, plan: &Plan) -> Result<Vec<Point>, PlanFileError> {
+        let modes = match (&self.rw, &self.run) {
+            (Some(modes), None) => modes.clone(),
+            (None, Some(_)) => Many(vec![Mode::RandomRead]),
+            _ => {
+                let name = self.name.as_deref().unwrap_or("without a name");
+                return Err(PlanFileError::Sense(format!("job {name:?}: give exactly one of rw and run")));
+            }
+        };
         let first = |mode: Mode, name: String| {
             let mut job = Job::new(TargetName::Raw("-".into()), mode);
             job.zero_buffers = self.zero_buffers;
             job.runtime = Some(self.runtime.unwrap_or(plan.runtime));
             job.ramp = self.ramp_time.unwrap_or(plan.ramp);
-            Point { name: name.clone(), job_name: name, job, clients: 1, subjects: self.subjects.clone() }
+            Point {
+                name: name.clone(),
+                job_name: name,
+                job,
+                clients: 1,
+                subjects: self.subjects.clone(),
+                run: self.run.clone(),
+                within: self.within.clone(),
+                before: self.before.clone(),
+            }
         };
         let points = match &self.name {
             Some(name) => {
                 check_name("the name of a job", name)?;
                 let points = vec![first(Mode::RandomRead, name.clone())];
-                spread(points, Some(&self.rw), "", |point, mode| point.job.mode = mode)
+                spread(points, Some(&modes), "", |point, mode| point.job.mode = mode)
             }
             // Without a name each mode is a job of that name.
-            None => self.rw.0.iter().map(|mode| first(*mode, mode.to_string())).collect(),
+            None if self.run.is_some() => {
+                return Err(PlanFileError::Sense("a job that is a command needs a name".to_owned()));
+            }
+            None => modes.0.iter().map(|mode| first(*mode, mode.to_string())).collect(),
         };
         let points = spread(points, Some(&self.bs), "bs=", |point, block| point.job.block = block);
         let points = spread(points, Some(&self.rwmixread), "rwmixread=", |point, mix| {
@@ -436,6 +531,14 @@ fn checked(point: Point) -> Result<Point, PlanFileError> {
     let wrong = |text: String| Err(PlanFileError::Sense(format!("job {:?}: {text}", point.name)));
     if point.clients == 0 || point.clients > CLIENTS_MAX {
         return wrong(format!("clients = {} is outside 1 to {CLIENTS_MAX}", point.clients));
+    }
+    if let Some(objective) = &point.within {
+        if point.job.rate_iops.is_some() {
+            return wrong("within looks for a rate, and rate_iops is one; leave out either".to_owned());
+        }
+        if let Err(text) = objective.check() {
+            return wrong(text);
+        }
     }
     match point.job.validate() {
         Ok(()) => Ok(point),

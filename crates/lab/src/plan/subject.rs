@@ -6,6 +6,9 @@ use base::units::ByteSize;
 use serde::Deserialize;
 use std::path::PathBuf;
 
+/// What stands among programs for the user that may do anything.
+const ROOT: &str = "root";
+
 /// What makes the load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -17,7 +20,7 @@ pub enum Engine {
     Fio,
 }
 
-/// What is measured. Exactly one of `raw`, `volume`, `nbd`, `directory` and `rbd` says where it is.
+/// What is measured. Exactly one of `raw`, `volume`, `nbd`, `directory`, `rbd` and `system` says where it is.
 ///
 /// `{client}` in these is each client's number, from 1: so each has a volume of its own.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -35,6 +38,8 @@ pub struct Subject {
     pub directory: Option<String>,
     /// An image of a Ceph cluster, as `pool/image`; by fio.
     pub rbd: Option<String>,
+    /// Whatever only commands reach, in words: for jobs that are commands.
+    pub system: Option<String>,
     /// That cluster's configuration.
     pub ceph_conf: Option<PathBuf>,
     /// What makes the load.
@@ -47,6 +52,11 @@ pub struct Subject {
     pub size: Option<ByteSize>,
     /// Whether what is used is written once before the first round, so that data is read and not holes.
     pub prefill: Option<bool>,
+    /// Whether I/O goes past the page cache, of a device, a file or files of a directory. `direct` to fio.
+    pub direct: Option<bool>,
+    /// So many bytes are written over, in random blocks of 4 KiB, once it is filled: what has been in use is slower than what is new.
+    #[serde(default, deserialize_with = "optional_size")]
+    pub age: Option<ByteSize>,
     /// Whether what it holds may go; of a directory, files of these names.
     #[serde(default)]
     pub overwrite: bool,
@@ -54,6 +64,13 @@ pub struct Subject {
     pub start: Option<String>,
     /// What a shell runs in the end, whatever came of it.
     pub stop: Option<String>,
+    /// What a shell runs before each of its samples.
+    pub before: Option<String>,
+    /// Programs without which it is left out, which the report says; [`ROOT`] stands for the user.
+    #[serde(default)]
+    pub needs: Vec<String>,
+    /// Which of the plan's agents make its load; those that no subject names if absent.
+    pub agents: Option<Vec<String>>,
     /// The names of the programs whose CPU time is that of this subject's nodes; those of its cluster if absent.
     #[serde(default)]
     pub watch: Vec<String>,
@@ -72,6 +89,8 @@ pub enum Place<'a> {
     Directory(&'a str),
     /// An image.
     Rbd(&'a str),
+    /// What only commands reach.
+    System(&'a str),
 }
 
 impl Subject {
@@ -84,6 +103,7 @@ impl Subject {
             self.nbd.as_deref().map(Place::Nbd),
             self.directory.as_deref().map(Place::Directory),
             self.rbd.as_deref().map(Place::Rbd),
+            self.system.as_deref().map(Place::System),
         ];
         let mut places = places.into_iter().flatten();
         places.next().filter(|_| places.next().is_none())
@@ -92,7 +112,27 @@ impl Subject {
     /// Whether it is written once before it is measured.
     #[must_use]
     pub fn is_filled(&self) -> bool {
-        self.prefill.unwrap_or(true)
+        self.prefill.unwrap_or(self.system.is_none())
+    }
+
+    /// Whether I/O goes past the page cache.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.direct.unwrap_or(true)
+    }
+
+    /// The first of the programs that it needs and this host does not have, or [`ROOT`] if it needs that user.
+    #[must_use]
+    pub fn missing(&self) -> Option<&str> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        // Where Debian keeps what only root uses, which is not in everybody's path.
+        let more = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+        let places: Vec<PathBuf> = std::env::split_paths(&path).chain(more).collect();
+        let is_there = |program: &str| match program {
+            ROOT => nix::unistd::Uid::effective().is_root(),
+            program => places.iter().any(|place| place.join(program).is_file()),
+        };
+        self.needs.iter().map(String::as_str).find(|program| !is_there(program))
     }
 
     /// Whether each client has something of its own.
@@ -111,7 +151,7 @@ impl Subject {
             Place::Volume(name) => TargetName::Volume(own(name)),
             Place::Nbd(uri) => TargetName::Nbd(own(uri)),
             Place::Directory(path) => TargetName::Raw(PathBuf::from(path).join(format!("client-{client}"))),
-            Place::Rbd(_) => return None,
+            Place::Rbd(_) | Place::System(_) => return None,
         })
     }
 
@@ -125,17 +165,18 @@ impl Subject {
             Some(Place::Nbd(uri)) => format!("nbd:{uri}"),
             Some(Place::Directory(path)) => format!("directory:{path}"),
             Some(Place::Rbd(image)) => format!("rbd:{image}"),
+            Some(Place::System(what)) => what.to_owned(),
         };
-        match self.engine {
-            Engine::Millpond => what,
-            Engine::Fio => format!("{what}, by fio"),
-        }
+        let cached = if self.is_direct() { "" } else { ", through the page cache" };
+        let aged = self.age.map_or(String::new(), |age| format!(", aged by {age}"));
+        let by = if self.engine == Engine::Fio { ", by fio" } else { "" };
+        format!("{what}{cached}{aged}{by}")
     }
 
     pub(super) fn check(&self) -> Result<(), PlanFileError> {
         let wrong = |text: &str| Err(PlanFileError::Sense(format!("subject {:?}: {text}", self.name)));
         match self.place() {
-            None => return wrong("give exactly one of raw, volume, nbd, directory and rbd"),
+            None => return wrong("give exactly one of raw, volume, nbd, directory, rbd and system"),
             Some(Place::Rbd(image)) => {
                 if self.engine != Engine::Fio {
                     return wrong("an image is reached by fio; say engine = \"fio\"");
@@ -143,6 +184,11 @@ impl Subject {
                 if image.split_once('/').is_none_or(|(pool, image)| pool.is_empty() || image.is_empty()) {
                     return wrong("write an image as \"pool/image\"");
                 }
+            }
+            Some(Place::System(_))
+                if self.is_filled() || self.engine == Engine::Fio || self.size.is_some() =>
+            {
+                return wrong("a system is for jobs that are commands; leave out prefill, size and engine");
             }
             Some(Place::Volume(_)) if self.engine == Engine::Fio => {
                 return wrong("fio reaches a volume by its NBD export; give nbd = \"nbd://…\"");
@@ -154,6 +200,13 @@ impl Subject {
                 return wrong("nbd is no URI; write nbd://host/export or nbd+unix:///export?socket=/path");
             }
             Some(_) => {}
+        }
+        let is_file = matches!(self.place(), Some(Place::Raw(_) | Place::Directory(_)));
+        if self.direct.is_some() && !is_file {
+            return wrong("direct is for raw and directory");
+        }
+        if self.age.is_some() && (!self.is_filled() || self.target(1).is_none()) {
+            return wrong("what is aged is filled first, and not by fio alone");
         }
         if self.ceph_conf.is_some() && self.rbd.is_none() {
             return wrong("ceph_conf is for rbd");

@@ -117,3 +117,93 @@ fn what_does_not_go_together_is_refused_with_what_to_write() {
     check("than = \"device\"", "than = \"devil\"", "no subject \"devil\"");
     check("at_least = 0.5", "", "at_least or at_most");
 }
+
+const COMMANDS: &str = r#"
+name = "commands"
+
+[[agent]]
+name = "near"
+tcp = "host:7070"
+key = "lab.key"
+
+[[agent]]
+name = "far"
+command = "reach far"
+
+[[subject]]
+name = "cluster"
+system = "three nodes"
+
+[[subject]]
+name = "disk"
+volume = "disk"
+agents = ["far"]
+overwrite = true
+age = "64MiB"
+
+[[job]]
+name = "status"
+run = "status {dir}"
+subjects = ["cluster"]
+
+[[job]]
+rw = "randread"
+subjects = ["disk"]
+within = { figure = "p99_us", at_most = 1000 }
+
+[[published]]
+by = "somebody"
+job = "status"
+figure = "mean_us"
+value = 5e6
+"#;
+
+#[test]
+fn commands_objectives_and_agents_of_a_subject_are_read() {
+    let plan = Plan::parse(COMMANDS).unwrap();
+    let points = plan.points().unwrap();
+    assert_eq!(points[0].run.as_deref(), Some("status {dir}"));
+    assert_eq!(points[1].within, Some(Objective { figure: "p99_us".to_owned(), at_most: 1000.0 }));
+    let names = |subject: usize| {
+        let agents = plan.agents_of(&plan.subjects[subject]);
+        agents.iter().map(|agent| agent.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!((names(0), names(1)), (vec!["near".to_owned()], vec!["far".to_owned()]));
+    assert!(!plan.subjects[0].is_filled() && plan.subjects[1].described().contains("aged by 64MiB"));
+    let start = format!("{:?}", plan.agents[0].start());
+    assert!(start.ends_with(r#""lab" "reach" "host:7070" "--key" "lab.key""#), "{start}");
+}
+
+#[test]
+fn what_commands_objectives_and_agents_cannot_be_is_refused() {
+    let check = |from: &str, to: &str, told: &str| {
+        assert!(COMMANDS.contains(from), "{from}");
+        let error = refused(&COMMANDS.replace(from, to));
+        assert!(error.contains(told), "{error}");
+    };
+    check("run = \"status {dir}\"", "run = \"status\"\nrw = \"read\"", "exactly one of rw and run");
+    check("name = \"status\"\n", "", "needs a name");
+    check("run = \"status {dir}\"", "rw = \"read\"", "a system is for jobs that are commands");
+    check("system = \"three nodes\"", "system = \"x\"\nprefill = true", "leave out prefill");
+    check("at_most = 1000", "at_most = -1", "cannot be");
+    check("rw = \"randread\"", "rw = \"randread\"\nrate_iops = 5", "leave out either");
+    check("agents = [\"far\"]", "agents = [\"farther\"]", "no agent \"farther\"");
+    check("key = \"lab.key\"", "", "go together");
+    check("command = \"reach far\"", "command = \"x\"\nssh = \"h\"", "exactly one of ssh, tcp and command");
+    check("age = \"64MiB\"", "age = \"64MiB\"\nprefill = false", "is filled first");
+    check("volume = \"disk\"", "volume = \"disk\"\ndirect = false", "direct is for");
+    check("value = 5e6", "value = 0", "no number above 0");
+    check("job = \"status\"", "job = \"stati\"", "no job \"stati\"");
+}
+
+#[test]
+fn a_program_that_is_not_there_is_missing() {
+    let subject = |needs: &[&str]| Subject {
+        needs: needs.iter().map(|name| (*name).to_owned()).collect(),
+        ..Subject::default()
+    };
+    assert_eq!(subject(&["sh", "no-such-program-anywhere"]).missing(), Some("no-such-program-anywhere"));
+    assert_eq!(subject(&["sh"]).missing(), None);
+    let is_root = nix::unistd::Uid::effective().is_root();
+    assert_eq!(subject(&["root"]).missing().is_none(), is_root);
+}

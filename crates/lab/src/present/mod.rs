@@ -1,8 +1,10 @@
 //! What came of a plan, for readers.
 
+mod baseline;
 mod explained;
 mod page;
 pub mod plots;
+mod published;
 mod summary;
 mod sweep;
 mod text;

@@ -10,7 +10,7 @@ use super::plots::style::{PAGE_STYLE, PLOT_STYLE};
 use super::plots::ticks::Unit;
 use super::summary::{Row, Said, Summary};
 use super::sweep::{Sweep, knees, load_words, sweeps};
-use super::text::{date, findings_by_code, headings, rows, words};
+use super::text::{date, findings_by_code, headings, more_tables, rows, words};
 use crate::archive::{FIGURES, Figure, Outcome, Sample, figure_named};
 use crate::engine::cpu::Role;
 use crate::engine::histogram::Buckets;
@@ -61,7 +61,10 @@ pub fn page(outcome: &Outcome, summary: &Summary) -> String {
     threads(&mut page, outcome);
     heats(&mut page, outcome);
     page.add("<h2>Figures</h2>");
-    table(&mut page, outcome, summary);
+    table(&mut page, &headings(outcome), &rows(outcome, summary));
+    for (headings, rows) in more_tables(outcome) {
+        table(&mut page, &headings, &rows);
+    }
     about(&mut page, outcome);
     page.add("</main></body></html>\n");
     page.0
@@ -158,8 +161,7 @@ fn in_words(page: &mut Page, outcome: &Outcome, summary: &Summary) {
     }
 }
 
-fn table(page: &mut Page, outcome: &Outcome, summary: &Summary) {
-    let headings = headings(outcome);
+fn table(page: &mut Page, headings: &[String], rows: &[Vec<String>]) {
     let is_number: Vec<bool> = headings.iter().map(|heading| heading.starts_with('>')).collect();
     let class = |number: usize| if is_number[number] { " class=\"number\"" } else { "" };
     page.add("<div class=\"wide\"><table><tr>");
@@ -167,7 +169,7 @@ fn table(page: &mut Page, outcome: &Outcome, summary: &Summary) {
         page.add(&format!("<th{}>{}</th>", class(number), escaped(heading.trim_start_matches('>'))));
     }
     page.add("</tr>");
-    for row in rows(outcome, summary) {
+    for row in rows {
         page.add("<tr>");
         for (number, cell) in row.iter().enumerate() {
             page.add(&format!("<td{}>{}</td>", class(number), escaped(cell)));
@@ -507,7 +509,10 @@ fn about(page: &mut Page, outcome: &Outcome) {
     term("Command", &outcome.command);
     for subject in &outcome.subjects {
         let filled = if subject.is_filled { ", filled before" } else { ", not filled before" };
-        term(&subject.name, &format!("{}{filled}", subject.what));
+        let full =
+            subject.full.map_or(String::new(), |full| format!(", which made it {:.0} % full", full * 100.0));
+        let left_out = subject.left_out.as_ref().map_or(String::new(), |why| format!("; left out: {why}"));
+        term(&subject.name, &format!("{}{filled}{full}{left_out}", subject.what));
     }
     let rounds = outcome.samples.iter().map(|sample| sample.round).max().unwrap_or(0);
     term("Rounds", &format!("{rounds} of {}, subjects in turns", outcome.rounds));

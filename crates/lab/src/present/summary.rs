@@ -95,7 +95,8 @@ impl Summary {
 fn is_told(outcome: &Outcome, point: usize, figure: &Figure) -> bool {
     let job = &outcome.points[point].job;
     match figure.name {
-        "mib_per_second" => job.block.0 >= LARGE_BLOCK_BYTES,
+        "mib_per_second" => outcome.points[point].run.is_none() && job.block.0 >= LARGE_BLOCK_BYTES,
+        "iops_per_core" => outcome.published.iter().any(|published| published.figure == figure.name),
         "read_iops" | "write_iops" | "read_p99_us" | "write_p99_us" => !matches!(job.read_percent(), 0 | 100),
         _ => true,
     }
@@ -114,10 +115,30 @@ pub fn value_of(outcome: &Outcome, point: usize, subject: usize, figure: &Figure
 /// A subject's figure by the first's, of the rounds that have both.
 fn ratio_of(outcome: &Outcome, point: usize, of: (usize, bool), figure: &Figure) -> Option<Ratio> {
     let (subject, is_control) = of;
+    ratio_between(outcome, (point, 0), (point, subject, is_control), figure)
+}
+
+/// A subject's figure in a point by its own in the outcome's baseline, of the rounds that have both.
+pub(super) fn ratio_by_baseline(
+    outcome: &Outcome,
+    point: usize,
+    subject: usize,
+    figure: &Figure,
+) -> Option<Ratio> {
+    ratio_between(outcome, (outcome.baseline?, subject), (point, subject, false), figure)
+}
+
+fn ratio_between(
+    outcome: &Outcome,
+    first: (usize, usize),
+    other: (usize, usize, bool),
+    figure: &Figure,
+) -> Option<Ratio> {
     let pairs: Vec<(&Sample, &Sample)> = outcome
-        .samples_of(point, subject, is_control)
+        .samples_of(other.0, other.1, other.2)
         .filter_map(|sample| {
-            let first = outcome.samples_of(point, 0, false).find(|first| first.round == sample.round)?;
+            let first =
+                outcome.samples_of(first.0, first.1, false).find(|first| first.round == sample.round)?;
             Some((first, sample))
         })
         .collect();

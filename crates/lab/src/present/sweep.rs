@@ -78,7 +78,7 @@ pub(super) fn knees(outcome: &Outcome, summary: &Summary) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::archive::{Build, FORMAT, PointView, Sample, SubjectView};
+    use crate::archive::{PointView, Sample, SubjectView};
     use crate::engine::cpu::Machine;
     use crate::engine::histogram::{Buckets, Latency};
     use crate::engine::plan::{Job, Mode, TargetName};
@@ -90,7 +90,14 @@ mod tests {
     fn outcome() -> Outcome {
         let point = |depth: u32| {
             let job = Job { depth, ..Job::new(TargetName::Raw("-".into()), Mode::RandomRead) };
-            PointView { name: format!("job iodepth={depth}"), job_name: "job".to_owned(), job, clients: 1 }
+            PointView {
+                name: format!("job iodepth={depth}"),
+                job_name: "job".to_owned(),
+                job,
+                clients: 1,
+                run: None,
+                within: None,
+            }
         };
         let sample = |point: usize, iops: u64, latency_us: u64| {
             let mut reads = Latency::default();
@@ -105,30 +112,19 @@ mod tests {
             }
         };
         Outcome {
-            format: FORMAT,
-            name: "sweep".to_owned(),
             title: "<script>alert('&\"')</script>".to_owned(),
-            note: None,
-            command: "test".to_owned(),
             machine: Machine { cpu: None, cpus: None, memory_bytes: None, kernel: None },
-            build: Build { version: "0".to_owned(), is_debug: false },
-            began_unix_ms: 0,
-            ended_unix_ms: 0,
-            rounds: 1,
-            control: false,
-            in_turns: true,
             ended_early: None,
             subjects: vec![SubjectView {
                 name: "disk".to_owned(),
                 what: "raw:/dev/<b>".to_owned(),
-                bytes: None,
                 is_filled: true,
+                ..SubjectView::default()
             }],
             // Not in the order of their depths.
             points: vec![point(16), point(1), point(64), point(4)],
             samples: vec![sample(0, 950, 100), sample(1, 100, 10), sample(2, 1000, 900), sample(3, 400, 20)],
-            findings: Vec::new(),
-            disappointments: Vec::new(),
+            ..Outcome::begun("sweep", "test", 1, 0)
         }
     }
 

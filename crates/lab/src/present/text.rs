@@ -2,6 +2,7 @@
 
 use super::summary::{Row, Said, Summary};
 use super::sweep::knees;
+use super::{baseline, published};
 use crate::archive::Outcome;
 use crate::report::{figure, table};
 use crate::statistics::Ratio;
@@ -19,6 +20,10 @@ pub fn terminal(outcome: &Outcome, summary: &Summary) -> String {
     let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
     text += &table::render(&headings, rows(outcome, summary));
     text += &knee_lines(outcome, summary, "");
+    for (headings, rows) in more_tables(outcome) {
+        let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
+        text += &format!("\n{}", table::render(&headings, rows));
+    }
     plain(&(text + &foot(outcome, "")))
 }
 
@@ -31,22 +36,34 @@ pub fn markdown(outcome: &Outcome, summary: &Summary) -> String {
         let _ = writeln!(text, "{line}  ");
     }
     let headings = headings(outcome);
-    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-    let cells: Vec<String> =
-        headings.iter().map(|heading| heading.trim_start_matches('>').to_owned()).collect();
-    text += "\n";
-    text += &line(&cells);
-    let marks: Vec<String> = headings
-        .iter()
-        .map(|heading| if heading.starts_with('>') { "---:" } else { "---" }.to_owned())
-        .collect();
-    text += &line(&marks);
-    for row in rows(outcome, summary) {
-        text += &line(&row);
-    }
+    let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
+    text += &markdown_table(&headings, &rows(outcome, summary));
     text += &knee_lines(outcome, summary, "- ");
+    for (headings, rows) in more_tables(outcome) {
+        let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
+        text += &markdown_table(&headings, &rows);
+    }
     // Some readers of Markdown take tags for what they are.
     plain(&(text + &foot(outcome, "**"))).replace('<', "&lt;")
+}
+
+/// What is told beside the table of all figures, where there is any of it: headings and rows.
+pub(super) fn more_tables(outcome: &Outcome) -> Vec<(Vec<String>, Vec<Vec<String>>)> {
+    let published = (published::HEADINGS.map(str::to_owned).to_vec(), published::rows(outcome));
+    let tables = [(baseline::headings(outcome), baseline::rows(outcome)), published];
+    tables.into_iter().filter(|(_, rows)| !rows.is_empty()).collect()
+}
+
+fn markdown_table(headings: &[&str], rows: &[Vec<String>]) -> String {
+    let line = |cells: &[&str]| format!("| {} |\n", cells.join(" | "));
+    let cells: Vec<&str> = headings.iter().map(|heading| heading.trim_start_matches('>')).collect();
+    let mark = |heading: &&str| if heading.starts_with('>') { "---:" } else { "---" };
+    let marks: Vec<&str> = headings.iter().map(mark).collect();
+    let mut text = format!("\n{}{}", line(&cells), line(&marks));
+    for row in rows {
+        text += &line(&row.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    text
 }
 
 /// With how much at once subjects have nearly all that they have at most.
@@ -70,6 +87,11 @@ fn head(outcome: &Outcome) -> String {
     }
     let _ = writeln!(text, "Machine   {}", outcome.machine);
     let _ = writeln!(text, "Subjects  {}", subjects.join(", "));
+    for subject in &outcome.subjects {
+        if let Some(why) = &subject.left_out {
+            let _ = writeln!(text, "Left out  {}: {why}", subject.name);
+        }
+    }
     let _ = writeln!(text, "Rounds    {} of {}", rounds(outcome), outcome.rounds);
     let _ = writeln!(text, "Command   {}\n", outcome.command);
     text
@@ -127,7 +149,7 @@ pub(super) fn rows(outcome: &Outcome, summary: &Summary) -> Vec<Vec<String>> {
 }
 
 /// A ratio and its interval.
-fn told(ratio: Option<&Ratio>) -> String {
+pub(super) fn told(ratio: Option<&Ratio>) -> String {
     match ratio {
         None => "-".to_owned(),
         Some(Ratio { estimate, interval: None, .. }) => format!("{estimate:.2}"),

@@ -1,6 +1,6 @@
 //! What happens to a subject while it is measured.
 
-use super::Host;
+use super::{Host, filled_in};
 use crate::archive::Happened;
 use crate::plan::{Event, Plan, Point, Subject};
 use crate::testbed::command;
@@ -32,16 +32,11 @@ impl Events {
         let is_meant = |event: &&Event| {
             event.is_of(point) && event.subject.as_ref().is_none_or(|name| *name == subject.name)
         };
-        let directory = host.directory_of(subject).display().to_string();
-        let target = subject.target(1).map_or_else(String::new, |target| target.to_string());
-        let filled_in = |line: &str| {
-            line.replace("{subject}", &subject.name).replace("{dir}", &directory).replace("{target}", &target)
-        };
         let mut due: Vec<(Duration, String, String)> = plan
             .events
             .iter()
             .filter(is_meant)
-            .map(|event| (event.at, event.name.clone(), filled_in(&event.run)))
+            .map(|event| (event.at, event.name.clone(), filled_in(&event.run, subject, host)))
             .collect();
         if due.is_empty() {
             return None;

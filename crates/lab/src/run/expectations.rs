@@ -3,18 +3,7 @@
 use crate::archive::{Outcome, figure_named};
 use crate::plan::{Expectation, Plan};
 use crate::present::{Summary, value_of};
-use anyhow::{Context, bail};
-
-/// Whether all that is expected is of figures that there are.
-pub(super) fn check(plan: &Plan) -> anyhow::Result<()> {
-    for expected in &plan.expectations {
-        if figure_named(&expected.figure).is_none() {
-            let names: Vec<&str> = crate::archive::FIGURES.iter().map(|figure| figure.name).collect();
-            bail!("{:?} is no figure; these are: {}", expected.figure, names.join(", "));
-        }
-    }
-    Ok(())
-}
+use anyhow::Context;
 
 /// What did not come, in words: by the figures and ratios that are told.
 pub(super) fn missed(plan: &Plan, outcome: &Outcome) -> Vec<String> {

@@ -147,7 +147,7 @@ fn arguments(asked: &Asked<'_>, job: &Job) -> anyhow::Result<Vec<String>> {
         // As our own engine does it: registered buffers and files, whatever has completed reaped at once.
         Place::Raw(_) | Place::Directory(_) => vec![
             "--ioengine=io_uring".to_owned(),
-            "--direct=1".to_owned(),
+            format!("--direct={}", u8::from(subject.is_direct())),
             "--registerfiles=1".to_owned(),
             "--fixedbufs=1".to_owned(),
             format!("--iodepth_batch_submit={}", (job.depth / 4).max(1)),
@@ -156,11 +156,12 @@ fn arguments(asked: &Asked<'_>, job: &Job) -> anyhow::Result<Vec<String>> {
         ],
         Place::Nbd(_) => vec!["--ioengine=nbd".to_owned()],
         Place::Rbd(_) => vec!["--ioengine=rbd".to_owned(), "--clientname=admin".to_owned()],
+        Place::System(_) => bail!("fio reaches no system that only commands reach"),
         Place::Volume(_) => bail!("fio reaches no volume but by its NBD export"),
     });
     for client in 1..=point.clients {
         arguments.push(format!("--name=client-{client}"));
-        match (subject.place(), job_of(subject, point, client, round).map(|job| job.target)) {
+        match (subject.place(), job_of(subject, point, asked.host, client, round).map(|job| job.target)) {
             (_, Some(TargetName::Raw(path))) => {
                 // fio takes a colon in a name for the end of it.
                 arguments.push(format!("--filename={}", path.display().to_string().replace(':', "\\:")));

@@ -2,8 +2,7 @@
 
 use super::fio::{jobs_of, watch};
 use super::{Options, Progress, conclude, unix_ms};
-use crate::archive::{Archive, Build, FORMAT, Outcome, PointView, SubjectView};
-use crate::engine::cpu::Machine;
+use crate::archive::{Archive, Outcome, PointView, SubjectView};
 use crate::engine::plan::{Job, Mode, TargetName};
 use crate::report::Cpu;
 use crate::testbed::command;
@@ -34,29 +33,12 @@ pub fn run_fio_file(
     let subject = SubjectView {
         name: FIO.to_owned(),
         what: format!("what {} names", file.display()),
-        bytes: None,
-        is_filled: false,
+        ..SubjectView::default()
     };
-    let now = unix_ms();
     let mut outcome = Outcome {
-        format: FORMAT,
         title: format!("fio {}", file.display()),
-        name,
-        note: None,
-        command: options.command.clone(),
-        machine: Machine::this(),
-        build: Build::this(),
-        began_unix_ms: now,
-        ended_unix_ms: now,
-        rounds,
-        control: false,
-        in_turns: true,
-        ended_early: Some("it has not ended".to_owned()),
         subjects: vec![subject],
-        points: Vec::new(),
-        samples: Vec::new(),
-        findings: Vec::new(),
-        disappointments: Vec::new(),
+        ..Outcome::begun(&name, &options.command, rounds, unix_ms())
     };
     archive.write(&outcome)?;
     let mut came = Ok(());
@@ -111,5 +93,5 @@ fn point_of(number: usize, told: &Value) -> PointView {
     let name = told["jobname"].as_str().unwrap_or("job");
     // Two may have the same.
     let name = if number == 0 { name.to_owned() } else { format!("{name} ({})", number + 1) };
-    PointView { job_name: name.clone(), name, job, clients: 1 }
+    PointView { job_name: name.clone(), name, job, clients: 1, run: None, within: None }
 }

@@ -8,13 +8,14 @@ mod expectations;
 mod fio;
 mod fio_file;
 mod sample;
+mod search;
 mod subjects;
 
 pub use fio_file::run_fio_file;
 
 use crate::agent::unix_ns;
-use crate::archive::{Archive, Build, Outcome, PointView, Served, SubjectView};
-use crate::engine::cpu::{Machine, Watched};
+use crate::archive::{Archive, FIGURES, Outcome, PointView, Served, SubjectView, figure_named};
+use crate::engine::cpu::Watched;
 use crate::plan::{Plan, Point, Subject};
 use crate::trust;
 use anyhow::bail;
@@ -23,6 +24,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use subjects::Used;
 
 /// What the program that a plan is run by knows, and this does not.
 pub trait Host {
@@ -46,6 +48,21 @@ pub trait Host {
     /// # Errors
     /// It does not answer.
     fn served(&self, subject: &Subject, clients: u32) -> anyhow::Result<Option<Counted>>;
+
+    /// What a subject is like, once it is filled.
+    ///
+    /// # Errors
+    /// It does not answer.
+    fn condition(&self, subject: &Subject) -> anyhow::Result<Condition>;
+}
+
+/// What a subject is like.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Condition {
+    /// How full what it lies on is, of 1, if that is known.
+    pub full: Option<f64>,
+    /// Whether what serves it was built without optimisation.
+    pub is_debug: bool,
 }
 
 /// What a subject counted.
@@ -102,6 +119,14 @@ pub enum Progress<'a> {
     Sampled(f64, Option<f64>),
 }
 
+/// A command of a plan for a subject, with its places filled in.
+fn filled_in(line: &str, subject: &Subject, host: &dyn Host) -> String {
+    let target = subject.target(1).map_or_else(String::new, |target| target.to_string());
+    line.replace("{subject}", &subject.name)
+        .replace("{dir}", &host.directory_of(subject).display().to_string())
+        .replace("{target}", &target)
+}
+
 /// One turn: a subject, or the second of two of the same.
 #[derive(Clone, Copy)]
 struct Turn {
@@ -149,44 +174,47 @@ fn conclude(outcome: &mut Outcome, came: anyhow::Result<()>, options: &Options<'
 /// Whether a plan can be run, as far as can be told without what it measures.
 ///
 /// # Errors
-/// Something is expected of a figure that is none.
+/// Something is said of a figure that is none, or is to be kept within that grows with the rate.
 pub fn check(plan: &Plan) -> anyhow::Result<()> {
-    expectations::check(plan)
+    let objectives = plan.jobs.iter().filter_map(|job| job.within.as_ref()).map(|within| &within.figure);
+    let expected = plan.expectations.iter().map(|expected| &expected.figure);
+    let published = plan.published.iter().map(|published| &published.figure);
+    for name in expected.chain(published).chain(objectives.clone()) {
+        if figure_named(name).is_none() {
+            let names: Vec<&str> = FIGURES.iter().map(|figure| figure.name).collect();
+            bail!("{name:?} is no figure; these are: {}", names.join(", "));
+        }
+    }
+    match objectives.into_iter().find(|name| figure_named(name).is_some_and(|figure| figure.more_is_better)) {
+        Some(name) => bail!("nothing keeps {name} within a bound; take a latency, as p99_us"),
+        None => Ok(()),
+    }
 }
 
 fn begin(plan: &Plan, points: &[Point], options: &Options<'_>) -> Outcome {
     let subject = |subject: &Subject| SubjectView {
         name: subject.name.clone(),
         what: subject.described(),
-        bytes: None,
         is_filled: subject.is_filled(),
+        ..SubjectView::default()
     };
     let point = |point: &Point| PointView {
         name: point.name.clone(),
         job_name: point.job_name.clone(),
         job: point.job.clone(),
         clients: point.clients,
+        run: point.run.clone(),
+        within: point.within.clone(),
     };
-    let now = unix_ms();
     Outcome {
-        format: crate::archive::FORMAT,
-        name: plan.name.clone(),
         title: plan.title.clone().unwrap_or_else(|| plan.name.clone()),
         note: plan.note.clone(),
-        command: options.command.clone(),
-        machine: Machine::this(),
-        build: Build::this(),
-        began_unix_ms: now,
-        ended_unix_ms: now,
-        rounds: plan.rounds,
         control: plan.control,
-        in_turns: true,
-        ended_early: Some("it has not ended".to_owned()),
         subjects: plan.subjects.iter().map(subject).collect(),
         points: points.iter().map(point).collect(),
-        samples: Vec::new(),
-        findings: Vec::new(),
-        disappointments: Vec::new(),
+        published: plan.published.clone(),
+        baseline: plan.baseline.as_ref().and_then(|name| points.iter().position(|point| point.name == *name)),
+        ..Outcome::begun(&plan.name, &options.command, plan.rounds, unix_ms())
     }
 }
 
@@ -201,18 +229,29 @@ fn measure_all(
 ) -> anyhow::Result<()> {
     let is_stopping = || options.stopping.load(Ordering::Relaxed);
     let mut standing = Vec::new();
+    let left_out: Vec<Option<&str>> = plan.subjects.iter().map(Subject::missing).collect();
+    let is_there = |subject: usize| left_out[subject].is_none();
     for (number, subject) in plan.subjects.iter().enumerate() {
         if is_stopping() {
             return Ok(());
         }
+        if let Some(program) = left_out[number] {
+            outcome.subjects[number].left_out = Some(format!("it needs {program}, which is not there"));
+            continue;
+        }
         standing.push(subjects::start(subject, host, options.stopping, progress)?);
         let bytes = subjects::fill(plan, points, subject, host, options.stopping, progress)?;
-        outcome.subjects[number].bytes = Some(bytes);
         std::thread::sleep(host.served_delay(subject));
+        let Condition { full, is_debug } = host.condition(subject)?;
+        let view = &mut outcome.subjects[number];
+        let of_device = bytes.filter(|_| subject.is_filled()).and_then(Used::share);
+        (view.bytes, view.full, view.is_debug) = (bytes.map(|used| used.bytes), full.or(of_device), is_debug);
     }
-    let mut turns: Vec<Turn> =
-        (0..plan.subjects.len()).map(|subject| Turn { subject, is_control: false }).collect();
-    if plan.control {
+    let mut turns: Vec<Turn> = (0..plan.subjects.len())
+        .filter(|subject| is_there(*subject))
+        .map(|subject| Turn { subject, is_control: false })
+        .collect();
+    if plan.control && is_there(0) {
         turns.push(Turn { subject: 0, is_control: true });
     }
     let in_a_round =
@@ -238,7 +277,11 @@ fn measure_all(
                 let left = left(plan, began, number - 1, of);
                 progress(&Progress::Sample { name: name.clone(), number, of, left });
                 let asked = sample::Asked { plan, host, subject: plan_subject, point, round, options };
-                let mut sample = match sample::take(&asked, progress) {
+                let taken = match &point.within {
+                    Some(objective) => search::take(&asked, objective, progress),
+                    None => sample::take(&asked, progress),
+                };
+                let mut sample = match taken {
                     Ok(sample) => sample,
                     Err(error) => bail!("{name}: {error:#}"),
                 };

@@ -1,15 +1,17 @@
 //! One sample: one point on one subject.
 
 use super::events::Events;
-use super::{Counted, Host, Options, Progress, fio};
+use super::subjects::COMMAND_LIMIT;
+use super::{Counted, Host, Options, Progress, filled_in, fio};
 use crate::agent::{Access, Agent, Done, Order, Said, Second, Wish, unix_ns};
 use crate::archive::{AgentView, Contents, Happened, Sample, Second as MergedSecond, Served};
 use crate::engine::cpu::{Monitor, Role, Snapshot, Watched as Process};
 use crate::engine::histogram::{Buckets, Latency};
-use crate::engine::plan::Job;
+use crate::engine::plan::{Job, TargetName};
 use crate::monitor::{Found, Stalls, Watch};
 use crate::plan::{Engine, Plan, Point, Subject};
 use crate::report::{Cpu, side};
+use crate::testbed::command;
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -47,6 +49,7 @@ pub(super) fn access_of(subject: &Subject, host: &dyn Host, clients: u32) -> Acc
         shared: clients > 1 && !subject.is_by_client(),
         create_bytes: None,
         may_be_there: subject.overwrite,
+        cached: !subject.is_direct(),
     }
 }
 
@@ -56,9 +59,22 @@ pub(super) fn size_of(subject: &Subject, point: &Point) -> Option<u64> {
 }
 
 /// What a client does in a round.
-pub(super) fn job_of(subject: &Subject, point: &Point, client: u32, round: u32) -> Option<Job> {
+pub(super) fn job_of(
+    subject: &Subject,
+    point: &Point,
+    host: &dyn Host,
+    client: u32,
+    round: u32,
+) -> Option<Job> {
+    let target = match &point.run {
+        Some(line) => TargetName::Command(filled_in(line, subject, host)),
+        None => subject.target(client)?,
+    };
+    if point.run.is_some() {
+        return Some(Job { target, ..point.job.clone() });
+    }
     Some(Job {
-        target: subject.target(client)?,
+        target,
         size: size_of(subject, point),
         // The same on every subject, and another in each round.
         seed: u64::from(round) << 32 | u64::from(client),
@@ -112,18 +128,24 @@ struct Moment {
 
 /// Takes the sample. Its numbers are not filled in.
 pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -> anyhow::Result<Sample> {
+    let Asked { host, subject, point, round, .. } = *asked;
+    for line in subject.before.iter().chain(&point.before) {
+        let line = filled_in(line, subject, host);
+        progress(&Progress::Step(format!("before {} on {}: {line}", point.name, subject.name)));
+        command::run_unless("sh", &["-c", &line], COMMAND_LIMIT, asked.options.stopping)?;
+    }
     if asked.subject.engine == Engine::Fio {
         return fio::take(asked, progress);
     }
-    let Asked { host, subject, point, round, .. } = *asked;
-    // What agents elsewhere do is counted elsewhere.
-    let is_elsewhere = !asked.plan.agents.is_empty();
-    let served = if is_elsewhere { None } else { host.served(subject, point.clients)? };
+    // What agents elsewhere do is counted elsewhere, and what commands do is counted nowhere.
+    let is_elsewhere = !asked.plan.agents_of(subject).is_empty();
+    let is_counted = !is_elsewhere && point.run.is_none();
+    let served = if is_counted { host.served(subject, point.clients)? } else { None };
     let mut clients = Vec::new();
     for number in 1..=point.clients {
-        let job = job_of(subject, point, number, round).context("no agent reaches this subject")?;
+        let job = job_of(subject, point, host, number, round).context("no agent reaches this subject")?;
         let order = Order { job, access: access_of(subject, host, point.clients) };
-        let (name, mut command) = start_of(asked.plan, host, number);
+        let (name, mut command) = start_of(asked.plan, subject, host, number);
         let agent = Agent::start(&name, &mut command, &order)?;
         clients.push(Client {
             agent,
@@ -200,8 +222,8 @@ pub(super) fn served_since(
 }
 
 /// What a client is called, and how it is started: on this host, or on one of the plan's in turns.
-pub(super) fn start_of(plan: &Plan, host: &dyn Host, number: u32) -> (String, Command) {
-    let agents = &plan.agents;
+pub(super) fn start_of(plan: &Plan, subject: &Subject, host: &dyn Host, number: u32) -> (String, Command) {
+    let agents = plan.agents_of(subject);
     match agents.get((number as usize - 1) % agents.len().max(1)) {
         None => (format!("client {number}"), host.agent()),
         Some(agent) => (format!("client {number} on {}", agent.name), agent.start()),
@@ -394,7 +416,8 @@ fn own_seconds(client: &Client) -> Vec<Own> {
 
 /// What all clients measured together.
 fn merged(point: &Point, clients: &[Client]) -> Sample {
-    let mut sample = Sample::default();
+    let rate = point.job.rate_iops.map(|rate| f64::from(rate) * f64::from(point.clients));
+    let mut sample = Sample { asked_iops: rate, ..Sample::default() };
     let mut by_second: BTreeMap<u64, Together> = BTreeMap::new();
     let (mut reads, mut writes) = (Latency::default(), Latency::default());
     for client in clients {

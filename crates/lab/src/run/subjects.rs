@@ -1,9 +1,10 @@
 //! Setting subjects up and taking them down.
 
 use super::sample::{access_of, job_of, start_of};
-use super::{Host, Progress, fio};
+use super::{Host, Progress, filled_in, fio};
 use crate::agent::{Access, Agent, Order, Said, Wish};
-use crate::engine::plan::{Job, Mode};
+use crate::engine::plan::{Job, Mode, TargetName};
+use crate::monitor::device_bytes;
 use crate::plan::{Place, Plan, Point, Subject};
 use crate::testbed::cleanup::Undo;
 use crate::testbed::command;
@@ -13,12 +14,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a subject's `start` or `stop` may take.
-const COMMAND_LIMIT: Duration = Duration::from_secs(600);
+pub(super) const COMMAND_LIMIT: Duration = Duration::from_secs(600);
 /// How long a second of a filling may take to be told of.
 const SILENCE_LIMIT: Duration = Duration::from_secs(120);
 /// What [`Job::prefill`] writes at once.
 const FILL_BLOCK_BYTES: u64 = 1 << 20;
+/// What has been in use was written in such blocks.
+const AGE_BLOCK_BYTES: u64 = 4096;
+const AGE_DEPTH: u32 = 32;
 const MIB: f64 = 1048576.0;
+
+/// What each client uses of a subject.
+#[derive(Clone, Copy)]
+pub(super) struct Used {
+    pub(super) bytes: u64,
+    /// Of how many there are, where that is a device of its own.
+    of: Option<u64>,
+}
+
+impl Used {
+    /// Which share of the device that is.
+    pub(super) fn share(self) -> Option<f64> {
+        self.of.filter(|of| *of > 0).map(|of| self.bytes as f64 / of as f64)
+    }
+}
 
 /// Starts a subject; what is given back stops it when it is dropped, and on every other way out.
 pub(super) fn start(
@@ -27,10 +46,7 @@ pub(super) fn start(
     stopping: &AtomicBool,
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> anyhow::Result<Option<Undo>> {
-    let filled_in = |line: &str| {
-        line.replace("{subject}", &subject.name)
-            .replace("{dir}", &host.directory_of(subject).display().to_string())
-    };
+    let filled_in = |line: &str| filled_in(line, subject, host);
     // First, for what was half started.
     let undo = subject.stop.as_deref().map(filled_in).map(|line| {
         Undo::new(move || {
@@ -47,7 +63,8 @@ pub(super) fn start(
     Ok(undo)
 }
 
-/// Writes what so many clients use of a subject once, if it is to be; answers how many bytes that is for each.
+/// Writes what so many clients use of a subject once, if it is to be, and some of it once more if it is to age; answers how many
+/// bytes each uses, if any.
 pub(super) fn fill(
     plan: &Plan,
     points: &[Point],
@@ -55,42 +72,43 @@ pub(super) fn fill(
     host: &dyn Host,
     stopping: &AtomicBool,
     progress: &mut dyn FnMut(&Progress<'_>),
-) -> anyhow::Result<u64> {
-    let clients = points.iter().filter(|point| point.is_for(subject)).map(|point| point.clients).max();
-    let clients = clients.unwrap_or(1);
+) -> anyhow::Result<Option<Used>> {
+    let points: Vec<&Point> =
+        points.iter().filter(|point| point.is_for(subject) && point.run.is_none()).collect();
+    let Some(clients) = points.iter().map(|point| point.clients).max() else { return Ok(None) };
     if subject.target(1).is_none() {
         progress(&Progress::Step(format!("filling {}", subject.name)));
         if subject.is_filled() {
             fio::fill(subject, clients, stopping)?;
         }
-        return Ok(subject.size.map_or(0, |size| size.0));
+        return Ok(subject.size.map(|size| Used { bytes: size.0, of: None }));
     }
-    let mut bytes = 0;
+    let mut bytes = None;
     let places = if subject.is_by_client() { clients } else { 1 };
     for client in 1..=places {
         if stopping.load(Ordering::Relaxed) {
             break;
         }
-        bytes = fill_for(plan, points, subject, host, client, stopping, progress)
-            .with_context(|| format!("subject {} cannot be filled", subject.name))?;
+        let filled = fill_for(plan, &points, subject, host, client, stopping, progress);
+        bytes = Some(filled.with_context(|| format!("subject {} cannot be filled", subject.name))?);
     }
     Ok(bytes)
 }
 
 fn fill_for(
     plan: &Plan,
-    points: &[Point],
+    points: &[&Point],
     subject: &Subject,
     host: &dyn Host,
     client: u32,
     stopping: &AtomicBool,
     progress: &mut dyn FnMut(&Progress<'_>),
-) -> anyhow::Result<u64> {
+) -> anyhow::Result<Used> {
     let target = subject.target(client).context("no agent reaches it")?;
     let access = access_of(subject, host, 1);
     // On the host of that client: what it has may be nowhere else.
     let start = |order: &Order| {
-        let (name, mut command) = start_of(plan, host, client);
+        let (name, mut command) = start_of(plan, subject, host, client);
         let mut agent = Agent::start(&name, &mut command, order)?;
         agent.get_ready()?;
         anyhow::Ok(agent)
@@ -110,20 +128,35 @@ fn fill_for(
         bail!("it has {found} bytes, and its size is to be {bytes}; lower the size");
     }
     // Before anything is lost for a job that does not fit.
-    for point in points.iter().filter(|point| point.is_for(subject)) {
-        let job = job_of(subject, point, client, 1).context("no agent reaches it")?;
+    for point in points {
+        let job = job_of(subject, point, host, client, 1).context("no agent reaches it")?;
         job.region(bytes, alignment)
             .map_err(|error| anyhow!("job {:?}: {}", point.name, error.to_string().replace("--", "")))?;
     }
+    let is_device = matches!(&target, TargetName::Raw(path) if device_bytes(path).is_some());
+    let used = Used { bytes, of: Some(found).filter(|_| is_device) };
     if !subject.is_filled() {
-        return Ok(bytes);
+        return Ok(used);
     }
     let whole = bytes / FILL_BLOCK_BYTES * FILL_BLOCK_BYTES;
     let step = u64::from(alignment);
     let rest = (bytes - whole) / step * step;
     let rest = Job { block: ByteSize(step), offset: whole, ..Job::prefill(target.clone(), rest) };
-    let mut written = 0.0;
-    for job in [Job::prefill(target, whole), rest] {
+    let mut jobs = vec![(Job::prefill(target.clone(), whole), "filling"), (rest, "filling")];
+    if let Some(ByteSize(age)) = subject.age {
+        let size = Some(bytes / AGE_BLOCK_BYTES * AGE_BLOCK_BYTES);
+        let aging = Job {
+            size,
+            runtime: None,
+            io_size: Some(age),
+            depth: AGE_DEPTH,
+            ..Job::new(target, Mode::RandomWrite)
+        };
+        jobs.push((aging, "ageing"));
+    }
+    for (job, what) in jobs {
+        let (mut written, total) = (0.0, job.io_size.unwrap_or(0) as f64 / MIB);
+        let block_bytes = job.block.0 as f64;
         if job.io_size == Some(0) {
             continue;
         }
@@ -138,12 +171,11 @@ fn fill_for(
                     break;
                 }
                 Said::Second(second) => {
-                    written += second.iops * second.seconds;
-                    let total = bytes as f64 / MIB;
+                    written += second.iops * second.seconds * block_bytes / MIB;
                     let which =
                         if subject.is_by_client() { format!(" of client {client}") } else { String::new() };
                     progress(&Progress::Step(format!(
-                        "filling {}{which}: {written:.0} of {total:.0} MiB",
+                        "{what} {}{which}: {written:.0} of {total:.0} MiB",
                         subject.name
                     )));
                 }
@@ -154,5 +186,5 @@ fn fill_for(
             }
         }
     }
-    Ok(bytes)
+    Ok(used)
 }

@@ -11,6 +11,7 @@ struct Stage {
     script: String,
     served: Box<dyn Fn(u64) -> Option<Counted>>,
     asked: Cell<u64>,
+    condition: Condition,
 }
 
 impl Host for Stage {
@@ -26,6 +27,10 @@ impl Host for Stage {
 
     fn processes(&self, _: &Subject) -> anyhow::Result<Vec<Watched>> {
         Ok(Vec::new())
+    }
+
+    fn condition(&self, _: &Subject) -> anyhow::Result<Condition> {
+        Ok(self.condition)
     }
 
     fn served_delay(&self, _: &Subject) -> Duration {
@@ -97,7 +102,8 @@ END
 
 fn stage(script: String) -> Stage {
     let directory = tempfile::tempdir().unwrap();
-    Stage { directory, script, served: Box::new(|_| None), asked: Cell::new(0) }
+    let (served, asked) = (Box::new(|_| None), Cell::new(0));
+    Stage { directory, script, served, asked, condition: Condition::default() }
 }
 
 const PLAN: &str = r#"
@@ -329,4 +335,112 @@ fn events_happen_when_they_are_due_and_subjects_are_started_and_stopped() {
     assert_eq!(names(0), [("kill", false), ("fails", true)]);
     assert_eq!(names(1), [("fails", true)]);
     assert!((0.1..0.4).contains(&outcome.samples[0].events[0].at_s));
+}
+
+#[test]
+fn what_runs_before_samples_does_and_a_subject_that_lacks_a_program_is_left_out() {
+    let stage = stage(truth());
+    let log = stage.directory.path().join("log").display().to_string();
+    let plan = PLAN
+        .replace("rounds = 2", "rounds = 1")
+        .replace("raw = \"/one\"", &format!("raw = \"/one\"\nbefore = \"echo {{subject}} >> {log}\""))
+        .replace("raw = \"/two\"", "raw = \"/two\"\nneeds = [\"no-such-program-anywhere\"]")
+        + &format!("before = \"echo {{target}} >> {log}\"\n");
+    let outcome = played(&stage, &plan).unwrap();
+    assert_eq!(std::fs::read_to_string(log).unwrap(), "one\nraw:/one\n");
+    assert_eq!(outcome.samples.len(), 1);
+    let why = outcome.subjects[1].left_out.clone().unwrap();
+    assert!(why.contains("no-such-program-anywhere"), "{why}");
+    let told = crate::present::terminal(&outcome, &crate::present::Summary::of(&outcome));
+    assert!(told.contains("Left out  two: it needs no-such-program-anywhere"), "{told}");
+}
+
+#[test]
+fn what_is_nearly_empty_or_served_by_a_debug_build_is_not_trusted() {
+    let mut stage = stage(truth());
+    stage.condition = Condition { full: Some(0.04), is_debug: true };
+    let outcome = played(&stage, PLAN).unwrap();
+    assert!(codes(&outcome).contains(&"empty"), "{:?}", outcome.findings);
+    let told = |text: &str| outcome.findings.iter().any(|finding| finding.text.contains(text));
+    assert!(told("what one lies on is 4.0 % full only") && told("what serves two was built without"));
+}
+
+#[test]
+fn published_figures_stand_beside_what_was_measured() {
+    let published = "
+[[published]]
+by = \"somebody\"
+subject = \"two\"
+figure = \"iops\"
+value = 4000
+";
+    let outcome = played(&stage(truth()), &format!("{PLAN}{published}")).unwrap();
+    let told = crate::present::markdown(&outcome, &crate::present::Summary::of(&outcome));
+    assert!(told.contains("| somebody | randread | IOPS | 4,000 | two | 1,000 | 0.250 |"), "{told}");
+}
+
+/// An agent that has what it is asked for, or 1000 a second: in 1 ms, and in 9 ms above 600 a second.
+fn overloads() -> String {
+    let answers = |iops: u64, latency_us: u64| {
+        let lines = seconds(iops, latency_us).into_iter().map(Said::Second).chain([Said::Done(done(iops))]);
+        says(0, &lines.collect::<Vec<_>>())
+    };
+    // The order says at which rate; only some are asked for, each of which has its script.
+    let rates = [500, 707, 595, 649];
+    let cases: Vec<String> = rates
+        .iter()
+        .map(|rate| {
+            let latency_us = if *rate > 600 { 9000 } else { 1000 };
+            format!(
+                "*'\"rate_iops\":{rate},'*)\n{}\n;;",
+                answers(*rate, latency_us).replacen("read order", "", 1)
+            )
+        })
+        .collect();
+    let free = answers(1000, 9000).replacen("read order", "", 1);
+    format!("read order\ncase $order in\n{}\n*)\n{free}\n;;\nesac\n", cases.join("\n"))
+}
+
+#[test]
+fn the_highest_rate_within_an_objective_is_looked_for() {
+    let plan = PLAN.replace("rounds = 2", "rounds = 1")
+        + "within = { figure = \"p99_us\", at_most = 2000 }\nsubjects = [\"one\"]\n";
+    let outcome = played(&stage(overloads()), &plan).unwrap();
+    let sample = &outcome.samples[0];
+    let probes: Vec<(Option<f64>, bool)> =
+        sample.probes.iter().map(|probe| (probe.asked_iops, probe.holds)).collect();
+    let asked = |rate: f64| Some(rate);
+    assert_eq!(
+        probes,
+        [
+            (None, false),
+            (asked(500.0), true),
+            (asked(707.0), false),
+            (asked(595.0), true),
+            (asked(649.0), false),
+            (asked(621.0), false)
+        ]
+    );
+    assert_eq!((sample.asked_iops, sample.iops()), (Some(595.0), 595.0));
+    assert!(
+        !codes(&outcome).contains(&"objective") && !codes(&outcome).contains(&"rate"),
+        "{:?}",
+        outcome.findings
+    );
+    let plan = plan.replace("at_most = 2000", "at_most = 1");
+    let outcome = played(&stage(overloads()), &plan).unwrap();
+    assert!(codes(&outcome).contains(&"objective"), "{:?}", outcome.findings);
+}
+
+#[test]
+fn jobs_are_told_as_so_many_times_of_the_baseline() {
+    let plan = PLAN.replace("rounds = 2", "rounds = 1\nbaseline = \"randread\"")
+        + "[[job]]\nname = \"other\"\nrw = \"randread\"\niodepth = 4\n";
+    let outcome = played(&stage(truth()), &plan).unwrap();
+    let told = crate::present::markdown(&outcome, &crate::present::Summary::of(&outcome));
+    assert!(told.contains("| job, by randread | figure | one | two |"), "{told}");
+    assert!(told.contains("| other | IOPS | 1.00 | 1.00 |"), "{told}");
+    assert!(!told.contains("| randread | IOPS | 1.00"), "{told}");
+    let error = Plan::parse(&plan.replace("baseline = \"randread\"", "baseline = \"x\"")).unwrap_err();
+    assert!(error.to_string().contains("no job \"x\""), "{error}");
 }

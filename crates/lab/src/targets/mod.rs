@@ -1,6 +1,7 @@
-//! What a job runs against: a drive ([`raw`]), a volume ([`volume`]), an NBD export ([`nbd`]), and, for tests of the
-//! engine, memory. Each is a [`Target`](crate::engine::Target).
+//! What a job runs against: a drive ([`raw`]), a volume ([`volume`]), an NBD export ([`nbd`]), a command ([`command`]), and, for
+//! tests of the engine, memory. Each is a [`Target`](crate::engine::Target).
 
+pub mod command;
 #[cfg(test)]
 pub(crate) mod memory;
 pub mod nbd;

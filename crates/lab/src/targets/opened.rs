@@ -1,5 +1,6 @@
 //! A target of whichever kind: what a job on any of them runs on.
 
+use super::command::CommandTarget;
 use super::nbd::NbdTarget;
 use super::raw::RawTarget;
 use super::volume::VolumeTarget;
@@ -20,6 +21,8 @@ pub enum OpenTarget {
     Volume(Box<VolumeTarget>),
     /// An export.
     Nbd(Box<NbdTarget>),
+    /// Runs of a command.
+    Command(CommandTarget),
 }
 
 /// How a volume is had.
@@ -33,19 +36,20 @@ pub struct VolumeAccess {
 }
 
 impl OpenTarget {
-    /// Opens what a job is for. `access` is asked for if that is a volume.
+    /// Opens what a job is for: a drive or file past the page cache if `is_direct`. `access` is asked for if that is a volume.
     ///
     /// # Errors
     /// As each kind's own.
     pub fn open(
         job: &Job,
+        is_direct: bool,
         access: impl FnOnce() -> Result<VolumeAccess, TargetError>,
     ) -> Result<OpenTarget, TargetError> {
         let block_bytes =
             u32::try_from(job.block.0).map_err(|_| TargetError("--bs is too large".to_owned()))?;
         Ok(match &job.target {
             TargetName::Raw(path) => {
-                let drive = RawTarget::open(path, job.mode.writes(), job.depth, block_bytes)?;
+                let drive = RawTarget::open(path, job.mode.writes(), is_direct, job.depth, block_bytes)?;
                 OpenTarget::Raw(Box::new(drive))
             }
             TargetName::Volume(name) => {
@@ -55,6 +59,9 @@ impl OpenTarget {
             }
             TargetName::Nbd(uri) => {
                 OpenTarget::Nbd(Box::new(NbdTarget::connect(uri, job.depth, block_bytes)?))
+            }
+            TargetName::Command(line) => {
+                OpenTarget::Command(CommandTarget::new(line, job.depth, block_bytes)?)
             }
         })
     }
@@ -91,6 +98,7 @@ impl Target for OpenTarget {
             OpenTarget::Raw(target) => target.bytes(),
             OpenTarget::Volume(target) => target.bytes(),
             OpenTarget::Nbd(target) => target.bytes(),
+            OpenTarget::Command(target) => target.bytes(),
         }
     }
 
@@ -99,7 +107,12 @@ impl Target for OpenTarget {
             OpenTarget::Raw(target) => target.alignment_bytes(),
             OpenTarget::Volume(target) => target.alignment_bytes(),
             OpenTarget::Nbd(target) => target.alignment_bytes(),
+            OpenTarget::Command(target) => target.alignment_bytes(),
         }
+    }
+
+    fn holds_data(&self) -> bool {
+        !matches!(self, OpenTarget::Command(_))
     }
 
     fn data_mut(&mut self, slot: u32) -> &mut [u8] {
@@ -107,6 +120,7 @@ impl Target for OpenTarget {
             OpenTarget::Raw(target) => target.data_mut(slot),
             OpenTarget::Volume(target) => target.data_mut(slot),
             OpenTarget::Nbd(target) => target.data_mut(slot),
+            OpenTarget::Command(target) => target.data_mut(slot),
         }
     }
 
@@ -115,6 +129,7 @@ impl Target for OpenTarget {
             OpenTarget::Raw(target) => target.submit(operation),
             OpenTarget::Volume(target) => target.submit(operation),
             OpenTarget::Nbd(target) => target.submit(operation),
+            OpenTarget::Command(target) => target.submit(operation),
         }
     }
 
@@ -123,6 +138,7 @@ impl Target for OpenTarget {
             OpenTarget::Raw(target) => target.wait(limit, completions),
             OpenTarget::Volume(target) => target.wait(limit, completions),
             OpenTarget::Nbd(target) => target.wait(limit, completions),
+            OpenTarget::Command(target) => target.wait(limit, completions),
         }
     }
 }

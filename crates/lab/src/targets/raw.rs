@@ -1,8 +1,9 @@
-//! A block device or a file as a target: direct I/O on the reactor that OSDs use, with registered memory.
+//! A block device or a file as a target: on the reactor that OSDs use, with registered memory, past the page cache or through it.
 
 use crate::engine::{Completion, Kind, Operation, Target, TargetError};
 use base::Buffer;
 use drive::{Drive, Use};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use ring::{Event, FileId, Reactor, ReactorOptions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,11 +26,17 @@ pub struct RawTarget {
 
 impl RawTarget {
     /// Opens the drive at `path`, with `depth` slots of `block_bytes`. `writes` says whether it will be
-    /// written to: then nobody else may use it.
+    /// written to: then nobody else may use it. Unless `is_direct`, the page cache lies between.
     ///
     /// # Errors
     /// There is no drive, it is in use, or it takes no direct I/O.
-    pub fn open(path: &Path, writes: bool, depth: u32, block_bytes: u32) -> Result<RawTarget, TargetError> {
+    pub fn open(
+        path: &Path,
+        writes: bool,
+        is_direct: bool,
+        depth: u32,
+        block_bytes: u32,
+    ) -> Result<RawTarget, TargetError> {
         let purpose = if writes { Use::Alone } else { Use::ReadOnly };
         let drive = Drive::open(path, purpose).map_err(|error| TargetError(error.to_string()))?;
         let failed = |what: &dyn std::fmt::Display| TargetError(format!("{}: {what}", path.display()));
@@ -40,6 +47,12 @@ impl RawTarget {
         };
         let mut reactor = Reactor::new(options).map_err(|error| TargetError(error.to_string()))?;
         let descriptor = drive.descriptor().map_err(|error| failed(&error))?;
+        if !is_direct {
+            // Both descriptors are of one open file, whose mode that is.
+            let flags = fcntl(&descriptor, FcntlArg::F_GETFL).map_err(|error| failed(&error))?;
+            let flags = OFlag::from_bits_retain(flags).difference(OFlag::O_DIRECT);
+            fcntl(&descriptor, FcntlArg::F_SETFL(flags)).map_err(|error| failed(&error))?;
+        }
         let file = reactor.add_file(descriptor, depth as usize).map_err(|error| failed(&error))?;
         let mut buffers: Vec<Buffer> = (0..depth).map(|_| Buffer::new(block_bytes as usize)).collect();
         reactor.register_buffers(buffers.iter_mut()).map_err(|error| {
@@ -114,7 +127,7 @@ mod tests {
         let drive = drive();
         let mut job = Job::prefill(TargetName::Raw(drive.path().to_owned()), 8 << 20);
         job.block = ByteSize(64 << 10);
-        let mut target = RawTarget::open(drive.path(), true, job.depth, 64 << 10).unwrap();
+        let mut target = RawTarget::open(drive.path(), true, true, job.depth, 64 << 10).unwrap();
         assert_eq!((target.bytes(), target.alignment_bytes()), (8 << 20, 512));
         let measured =
             run(&mut target, &job, &Monitor::new(Vec::new()), |_| ControlFlow::Continue(())).unwrap();
@@ -135,7 +148,7 @@ mod tests {
     #[test]
     fn a_failure_names_path_place_and_reason() {
         let drive = drive();
-        let mut target = RawTarget::open(drive.path(), false, 1, 4096).unwrap();
+        let mut target = RawTarget::open(drive.path(), false, true, 1, 4096).unwrap();
         target.submit(Operation { slot: 0, kind: Kind::Read, offset: 8 << 20, length: 4096 }).unwrap();
         let mut completions = Vec::new();
         while completions.is_empty() {
@@ -150,10 +163,10 @@ mod tests {
     fn what_somebody_else_uses_is_not_written_to() {
         let drive = drive();
         let held = Drive::open(drive.path(), Use::Alone).unwrap();
-        let error = RawTarget::open(drive.path(), true, 1, 4096).err().unwrap();
+        let error = RawTarget::open(drive.path(), true, true, 1, 4096).err().unwrap();
         assert!(error.0.contains("is in use"), "{error}");
-        RawTarget::open(drive.path(), false, 1, 4096).unwrap();
+        RawTarget::open(drive.path(), false, true, 1, 4096).unwrap();
         drop(held);
-        RawTarget::open(drive.path(), true, 1, 4096).unwrap();
+        RawTarget::open(drive.path(), true, true, 1, 4096).unwrap();
     }
 }

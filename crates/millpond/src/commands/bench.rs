@@ -150,7 +150,7 @@ fn measure(job: &Job, directory: &Directory, arguments: &BenchArguments) -> anyh
         show_on_terminal(&live_line(live));
         if stopping.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let mut target = OpenTarget::open(job, || {
+    let mut target = OpenTarget::open(job, true, || {
         let cluster = directory.access(arguments.key.as_deref()).map_err(|error| unusable(&error))?;
         // Who only reads needs nobody to give it up.
         let open = if job.mode.writes() { OpenAs::Owner } else { OpenAs::Reader };
@@ -180,7 +180,7 @@ fn fail_if_any_failed(report: &Report) -> anyhow::Result<()> {
 /// job has nothing to do with it.
 fn watched(job: &Job, directory: &Directory) -> anyhow::Result<Vec<Watched>> {
     let is_concerned = match &job.target {
-        TargetName::Raw(_) => false,
+        TargetName::Raw(_) | TargetName::Command(_) => false,
         TargetName::Volume(_) => true,
         // The export may be anybody's; if a cluster is up here, it is most likely that one's.
         TargetName::Nbd(_) => directory.holder()?.is_some(),

@@ -1,7 +1,9 @@
 //! `millpond lab`: any storage measured by a plan.
 
+mod fleet;
 mod host;
 mod progress;
+mod remote;
 
 use crate::Usage;
 use crate::commands::bench::unusable;
@@ -20,6 +22,7 @@ use lab::plan::{Plan, filled_in};
 use lab::present::plots::terminal::{Characters, Terminal, plot};
 use lab::present::{self, Summary};
 use lab::run::{Options, Progress};
+use lab::scenarios::large::fleet::Size;
 use lab::targets::{OpenTarget, VolumeAccess, make_file};
 use lab::testbed::cleanup::{self, Undo};
 use progress::Shown;
@@ -83,9 +86,58 @@ enum LabCommand {
     Report(ReportArguments),
     /// Compare what two runs found, job by job
     Compare(CompareArguments),
-    /// Make the load that is asked for on the standard input
+    /// Make load on this host, for plans that are run on another
+    Agent(AgentArguments),
+    /// Be what an agent at an address is, on the standard input and output
     #[command(hide = true)]
-    Agent,
+    Reach(ReachArguments),
+    /// Add simulated OSDs to the cluster, until this is ended
+    #[command(hide = true)]
+    Fleet(FleetArguments),
+}
+
+const AGENT_EXAMPLES: &str = "\
+Examples:
+  millpond lab agent --listen 0.0.0.0:7070 --key lab.key    then copy lab.key to where plans are run, and there:
+                                                            [[agent]]
+                                                            name = \"load-1\"
+                                                            tcp = \"load-1:7070\"
+                                                            key = \"lab.key\"
+
+Whoever has the key can overwrite what this user can, and run commands as this user.
+Without --listen it does what it is told on its standard input, as by ssh.";
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = AGENT_EXAMPLES)]
+struct AgentArguments {
+    /// Where to listen; what is told on the standard input is done without
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "key")]
+    listen: Option<String>,
+
+    /// The file of the key that others must have too; it is made if it is missing
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    key: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
+struct ReachArguments {
+    /// Where `millpond lab agent --listen` runs
+    #[arg(value_name = "HOST:PORT")]
+    address: String,
+
+    /// The file of the key that it was given
+    #[arg(long, value_name = "FILE")]
+    key: PathBuf,
+}
+
+#[derive(Args, Clone, Debug)]
+struct FleetArguments {
+    #[command(flatten)]
+    size: Size,
+
+    /// A file to make once the manager takes all their groups for active
+    #[arg(long, value_name = "PATH")]
+    ready: PathBuf,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -191,7 +243,12 @@ pub fn run(arguments: &LabArguments, path: &Path) -> anyhow::Result<ExitCode> {
         LabCommand::Explain(plan) => explain(&read_plan(plan, Path::new("SCRATCH"))?.0)?,
         LabCommand::Report(report) => tell(report)?,
         LabCommand::Compare(compare) => compared(compare)?,
-        LabCommand::Agent => serve()?,
+        LabCommand::Agent(AgentArguments { listen: Some(address), key: Some(key) }) => {
+            remote::listen(address, key)?;
+        }
+        LabCommand::Agent(_) => serve()?,
+        LabCommand::Reach(ReachArguments { address, key }) => remote::reach(address, key)?,
+        LabCommand::Fleet(FleetArguments { size, ready }) => fleet::run(path, *size, ready)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -394,7 +451,7 @@ fn open(order: &Order) -> Result<OpenTarget, TargetError> {
     if let (TargetName::Raw(path), Some(bytes)) = (&order.job.target, order.access.create_bytes) {
         make_file(path, bytes, order.access.may_be_there)?;
     }
-    OpenTarget::open(&order.job, || {
+    OpenTarget::open(&order.job, !order.access.cached, || {
         let path = order.access.dir.as_deref().unwrap_or(Path::new("millpond"));
         let directory = Directory::new(path).map_err(|error| unusable(&error))?;
         let cluster = directory.access(order.access.key.as_deref()).map_err(|error| unusable(&error))?;

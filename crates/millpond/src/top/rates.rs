@@ -335,7 +335,7 @@ mod tests {
         map.pools.insert(PoolId(1), pool);
         Reading {
             at,
-            nodes: vec![NodeFigures { node: NodeId(0), pid: 7, osds }],
+            nodes: vec![NodeFigures { node: NodeId(0), pid: 7, is_debug: false, osds }],
             silent: vec![],
             map: Arc::new(map),
             clients: BTreeMap::new(),

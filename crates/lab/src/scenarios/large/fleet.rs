@@ -37,11 +37,11 @@ const CLASS: DeviceClass = DeviceClass::Nvme;
 pub struct Size {
     /// Simulated nodes
     #[arg(long, value_name = "COUNT", default_value_t = 581)]
-    nodes: u32,
+    pub nodes: u32,
 
     /// Simulated OSDs of each
     #[arg(long, value_name = "COUNT", default_value_t = 14)]
-    osds_per_node: u32,
+    pub osds_per_node: u32,
 
     /// Placement groups on them
     #[arg(long, value_name = "COUNT", default_value_t = 65536)]
@@ -50,6 +50,7 @@ pub struct Size {
 
 impl Size {
     /// All simulated OSDs.
+    #[must_use]
     pub fn osds(&self) -> u32 {
         self.nodes * self.osds_per_node
     }
@@ -69,6 +70,9 @@ pub struct Fleet {
 
 impl Fleet {
     /// Puts the nodes, their OSDs and the pool into the registry.
+    ///
+    /// # Errors
+    /// The registry does not answer, or they cannot be placed.
     pub async fn register(cluster: &Cluster, size: Size) -> anyhow::Result<Fleet> {
         say(&format!("registering {} simulated OSDs on {} nodes", size.osds(), size.nodes));
         let mut nodes = Vec::new();
@@ -129,6 +133,9 @@ impl Fleet {
     }
 
     /// Has each node tell the manager how its OSDs are, and change that every two seconds.
+    ///
+    /// # Errors
+    /// The map is not kept current.
     pub async fn report(&mut self, cluster: &Cluster) -> anyhow::Result<()> {
         let mut maps = cluster.watch_map();
         let shown = maps.wait_for(|map| map.pool_named(POOL).is_some()).await;

@@ -4,7 +4,7 @@
 //! node that is scraped and the command are real. Hosts that join and die are real processes.
 
 mod events;
-mod fleet;
+pub mod fleet;
 mod http;
 mod meter;
 mod summary;

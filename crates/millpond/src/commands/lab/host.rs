@@ -3,15 +3,17 @@
 use crate::commands::bench::nodes_of;
 use crate::host::access;
 use crate::host::directory::Directory;
+use crate::host::inquiry::Inquiry;
 use crate::top::scrape;
 use anyhow::bail;
+use api::figures::NodeFigures;
 use cluster::HttpServers;
 use doors::nbd::{NbdAddress, NbdUri};
 use lab::engine::cpu::Watched;
 use lab::engine::plan::TargetName;
 use lab::monitor::device_bytes;
 use lab::plan::{Place, Subject};
-use lab::run::{Counted, Host};
+use lab::run::{Condition, Counted, Host};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use std::os::unix::net::UnixStream;
@@ -97,6 +99,32 @@ impl Host for ThisHost {
             _ => Ok(None),
         }
     }
+
+    fn condition(&self, subject: &Subject) -> anyhow::Result<Condition> {
+        match subject.place() {
+            Some(Place::Volume(_)) => condition(&self.directory_of(subject)),
+            _ => Ok(Condition::default()),
+        }
+    }
+}
+
+/// How full a cluster is, and how its nodes were built.
+fn condition(directory: &Path) -> anyhow::Result<Condition> {
+    access::with_inquiry(directory, async |inquiry| {
+        let capacity = inquiry.overview().await?.capacity;
+        let share = |used: u64, usable: u64| (usable > 0).then(|| used as f64 / usable as f64);
+        let full =
+            capacity.used_bytes.zip(capacity.usable_bytes).and_then(|(used, usable)| share(used, usable));
+        let (nodes, _) = figures_of_all(inquiry).await?;
+        Ok(Condition { full, is_debug: nodes.iter().any(|node| node.is_debug) })
+    })
+}
+
+/// What all processes of a cluster count, and who of them does not say.
+async fn figures_of_all(inquiry: &Inquiry) -> anyhow::Result<(Vec<NodeFigures>, Vec<String>)> {
+    let desk = inquiry.desk();
+    let map = Arc::new(desk.map().await?);
+    scrape::all(&desk.ask(HttpServers {}).await?, &map, inquiry).await
 }
 
 /// The process that serves an export by a socket of this host's file system.
@@ -110,8 +138,7 @@ fn server_of(uri: &str) -> Option<u32> {
 /// Bytes that the OSDs of a cluster read and wrote for clients of these volumes; `None` if one of its processes does not say.
 fn volume_bytes(directory: &Path, names: &[&str]) -> anyhow::Result<Option<Counted>> {
     access::with_inquiry(directory, async |inquiry| {
-        let desk = inquiry.desk();
-        let map = Arc::new(desk.map().await?);
+        let map = inquiry.desk().map().await?;
         let mut volumes = Vec::new();
         for name in names {
             match map.volume_named(name) {
@@ -119,7 +146,7 @@ fn volume_bytes(directory: &Path, names: &[&str]) -> anyhow::Result<Option<Count
                 None => bail!("there is no volume {name}; `millpond volume ls` lists them"),
             }
         }
-        let (nodes, silent) = scrape::all(&desk.ask(HttpServers {}).await?, &map, inquiry).await?;
+        let (nodes, silent) = figures_of_all(inquiry).await?;
         if !silent.is_empty() {
             return Ok(None);
         }

@@ -1,0 +1,122 @@
+//! A command as a target: each run of it is an operation, and its latency is how long that takes.
+
+use crate::engine::{Completion, Operation, Target, TargetError};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+/// Of what a command complains of so much is repeated, in characters.
+const WORDS_MAX: usize = 300;
+
+/// Runs of a command by a shell, each slot's on a thread of its own.
+pub struct CommandTarget {
+    /// By slot: whoever waits there runs it once for each word.
+    slots: Vec<Sender<()>>,
+    done: Receiver<Completion>,
+    /// What slots have as data: nothing that anybody looks at.
+    data: Vec<u8>,
+}
+
+impl CommandTarget {
+    /// Prepares `depth` runs of `line` at the same time. What runs is ended with this process.
+    ///
+    /// # Errors
+    /// There is no thread.
+    pub fn new(line: &str, depth: u32, block_bytes: u32) -> Result<CommandTarget, TargetError> {
+        let (completions, done) = channel();
+        let mut slots = Vec::new();
+        for slot in 0..depth {
+            let (begin, begins) = channel();
+            let (line, completions) = (line.to_owned(), completions.clone());
+            let runs = move || {
+                for () in begins {
+                    if completions.send(Completion { slot, result: run(&line) }).is_err() {
+                        break;
+                    }
+                }
+            };
+            let thread = std::thread::Builder::new().name(format!("command-{slot}")).spawn(runs);
+            thread.map_err(|error| TargetError(format!("cannot start a thread: {error}")))?;
+            slots.push(begin);
+        }
+        Ok(CommandTarget { slots, done, data: vec![0; block_bytes as usize] })
+    }
+}
+
+/// Runs it once. What it prints goes nowhere.
+fn run(line: &str) -> Result<(), String> {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "sh", "-c", line]);
+    let output = command.stdin(Stdio::null()).stdout(Stdio::null()).output();
+    let output = output.map_err(|error| format!("{line:?} cannot be run: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words: String = String::from_utf8_lossy(&output.stderr).trim().chars().take(WORDS_MAX).collect();
+    Err(format!("{line:?} ends with {}: {words}", output.status))
+}
+
+impl Target for CommandTarget {
+    /// As much as one operation: there are no places.
+    fn bytes(&self) -> u64 {
+        self.data.len() as u64
+    }
+
+    fn alignment_bytes(&self) -> u32 {
+        1
+    }
+
+    fn holds_data(&self) -> bool {
+        false
+    }
+
+    fn data_mut(&mut self, _: u32) -> &mut [u8] {
+        &mut self.data
+    }
+
+    fn submit(&mut self, operation: Operation) -> Result<(), TargetError> {
+        let slot = operation.slot;
+        let begun = self.slots[slot as usize].send(());
+        begun.map_err(|_| TargetError(format!("the thread of slot {slot} has ended")))
+    }
+
+    fn wait(&mut self, limit: Duration, completions: &mut Vec<Completion>) -> Result<(), TargetError> {
+        // Its threads hold the other ends as long as this is there: what fails is the time.
+        completions.extend(self.done.recv_timeout(limit));
+        completions.extend(self.done.try_iter());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Kind;
+
+    fn completions(target: &mut CommandTarget, slots: &[u32]) -> Vec<Completion> {
+        for slot in slots {
+            target.submit(Operation { slot: *slot, kind: Kind::Read, offset: 0, length: 1 }).unwrap();
+        }
+        let mut completions = Vec::new();
+        while completions.len() < slots.len() {
+            target.wait(Duration::from_secs(10), &mut completions).unwrap();
+        }
+        completions.sort_by_key(|completion| completion.slot);
+        completions
+    }
+
+    #[test]
+    fn each_operation_is_one_run_and_one_that_fails_says_why() {
+        let directory = tempfile::tempdir().unwrap();
+        let counted = directory.path().join("counted");
+        let line = format!("echo x >> {}", counted.display());
+        let mut target = CommandTarget::new(&line, 2, 1).unwrap();
+        let ran = completions(&mut target, &[0, 1]);
+        assert_eq!(ran.iter().map(|one| one.result.clone()).collect::<Vec<_>>(), [Ok(()), Ok(())]);
+        completions(&mut target, &[1]);
+        assert_eq!(std::fs::read_to_string(&counted).unwrap(), "x\nx\nx\n");
+        let mut target = CommandTarget::new("echo no such thing >&2; exit 3", 1, 1).unwrap();
+        let error = completions(&mut target, &[0]).remove(0).result.unwrap_err();
+        assert!(error.contains("exit status: 3") && error.contains("no such thing"), "{error}");
+    }
+}
