@@ -4,7 +4,9 @@
 //! |---|---|
 //! | `depth` | operations a second times average latency are not the operations in flight (Little 1961), by more than 5 % |
 //! | `counts` | the subject counted other amounts than the clients, by more than 1 % |
+//! | `cached` | more than 20 % of what was read through the page cache came from no device |
 //! | `cpu-lines` | of more than 10 % of the machine's CPU time it is not known who had it, or more is told of than it has |
+//! | `cycles` | cycles that were counted by CPU time are no clock between 300 MHz and 8 GHz |
 //! | `neighbours` | processes that have nothing to do with it used more than 5 % of the CPUs |
 //! | `steal` | the hypervisor gave more than 2 % of the CPUs' time to others |
 //! | `drift` | rates rose or fell surely, by more than 5 % within samples or over the rounds |
@@ -33,7 +35,9 @@ const DEPTH_TOLERANCE: f64 = 0.05;
 const COUNTS_TOLERANCE: f64 = 0.01;
 /// Less than this may be anybody's: a file system's own writes, a glance at a partition table.
 const COUNTS_BYTES_MIN: f64 = 4.0 * 1048576.0;
+const CACHED_MAX: f64 = 0.20;
 const CPU_UNTOLD_MAX: f64 = 0.10;
+const CLOCKS_MHZ: std::ops::RangeInclusive<f64> = 300.0..=8000.0;
 const NEIGHBOURS_MAX: f64 = 0.05;
 const STEAL_MAX: f64 = 0.02;
 const DRIFT_MAX: f64 = 0.05;
@@ -72,7 +76,9 @@ pub fn findings(outcome: &Outcome) -> Vec<Finding> {
         };
         of_sample("depth", depth(outcome, sample));
         of_sample("counts", counts(sample));
+        of_sample("cached", cached(outcome, sample));
         of_sample("cpu-lines", cpu_lines(outcome, sample));
+        of_sample("cycles", cycles(sample));
         of_sample("neighbours", neighbours(outcome, sample));
         of_sample("steal", steal(outcome, sample));
         of_sample("errors", errors(sample));
@@ -161,6 +167,15 @@ fn counts(sample: &Sample) -> Option<String> {
     (!both.is_empty()).then(|| both.join("; "))
 }
 
+/// How much of what was read no device of this host had: the page cache had it.
+fn cached(outcome: &Outcome, sample: &Sample) -> Option<String> {
+    let read = sample.read.as_ref().filter(|_| outcome.subjects[sample.subject].is_cached)?;
+    let of_devices: f64 = sample.drives.iter().map(|drive| drive.read_mib_per_second).sum();
+    let share = (1.0 - of_devices / read.mib_per_second.max(f64::MIN_POSITIVE)).max(0.0);
+    (share > CACHED_MAX)
+        .then(|| format!("{} of what was read was in memory, and came from no device", percent(share)))
+}
+
 fn cpu_lines(outcome: &Outcome, sample: &Sample) -> Option<String> {
     let cpu = sample.cpu.as_ref()?;
     let told = told_share(cpu.machine_us_per_operation, &cpu.roles_us_per_operation)?;
@@ -168,6 +183,14 @@ fn cpu_lines(outcome: &Outcome, sample: &Sample) -> Option<String> {
     let is_stolen = steal(outcome, sample).is_some();
     (told < 1.0 - CPU_UNTOLD_MAX || (told > 1.0 + CPU_UNTOLD_MAX && !is_stolen))
         .then(|| format!("the lines of CPU time have {} of the machine's", percent(told)))
+}
+
+/// Whether the cycles that were counted and CPU time are those of a clock that there can be.
+fn cycles(sample: &Sample) -> Option<String> {
+    let mhz = sample.cycles.filter(|cycles| !cycles.is_estimated)?.clock_mhz?;
+    (!CLOCKS_MHZ.contains(&mhz)).then(|| {
+        format!("cycles by CPU time are a clock of {mhz:.0} MHz, which no CPU has: one is miscounted")
+    })
 }
 
 fn neighbours(outcome: &Outcome, sample: &Sample) -> Option<String> {

@@ -18,7 +18,7 @@ mod side_by_side;
 
 pub use files::{Archive, ArchiveError};
 pub use outcome::{
-    AgentView, Build, Contents, FIGURES, FORMAT, Figure, Finding, Happened, Outcome, PointView, Probe,
-    Sample, Second, Served, SubjectView, figure_named, quantile_us,
+    AgentView, Build, Contents, CyclesPerOperation, FIGURES, FORMAT, Figure, Finding, Happened, Outcome,
+    PointView, Probe, Sample, Second, Served, SubjectView, figure_named, quantile_us,
 };
 pub use side_by_side::side_by_side;

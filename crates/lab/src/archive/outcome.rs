@@ -4,7 +4,7 @@ use crate::engine::contents::Counts;
 use crate::engine::cpu::Machine;
 use crate::engine::histogram::Buckets;
 use crate::engine::plan::Job;
-use crate::monitor::Found;
+use crate::monitor::{CycleCount, DriveUse, Found, InterfaceUse, ThreadUse};
 use crate::plan::{Objective, Published};
 use crate::report::{Cpu, Side};
 use crate::statistics::quantile_of;
@@ -99,6 +99,9 @@ pub struct SubjectView {
     /// Whether what serves it was built without optimisation.
     #[serde(default)]
     pub is_debug: bool,
+    /// Whether the page cache of this host lies between.
+    #[serde(default)]
+    pub is_cached: bool,
     /// Why it was not measured, if it was left out.
     #[serde(default)]
     pub left_out: Option<String>,
@@ -149,6 +152,18 @@ pub struct Sample {
     pub cpu_pressure: Option<f64>,
     /// The same for I/O.
     pub io_pressure: Option<f64>,
+    /// Cycles of all CPUs.
+    #[serde(default)]
+    pub cycles: Option<CyclesPerOperation>,
+    /// What block devices of this host did.
+    #[serde(default)]
+    pub drives: Vec<DriveUse>,
+    /// What its network interfaces moved.
+    #[serde(default)]
+    pub network: Vec<InterfaceUse>,
+    /// CPU time of threads of clients and nodes, and how long they waited for a CPU.
+    #[serde(default)]
+    pub thread_times: Vec<ThreadUse>,
     /// What the subject itself counted, and what was asked of it.
     pub served: Option<Served>,
     /// What blocks held.
@@ -195,6 +210,30 @@ pub struct Probe {
     pub value: Option<f64>,
     /// Whether it did, and the rate was had.
     pub holds: bool,
+}
+
+/// Cycles by two accounts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CyclesPerOperation {
+    /// Cycles of all CPUs for each operation.
+    pub cycles: f64,
+    /// Whether they are CPU time by clock, where nothing counts them.
+    pub is_estimated: bool,
+    /// The clock that follows from them and from CPU time, in megahertz.
+    pub clock_mhz: Option<f64>,
+}
+
+impl CyclesPerOperation {
+    /// Of so many operations, which used so much CPU time in microseconds.
+    #[must_use]
+    pub fn new(count: CycleCount, operations: u64, machine_us: Option<f64>) -> CyclesPerOperation {
+        let cycles = count.cycles as f64;
+        CyclesPerOperation {
+            cycles: cycles / operations.max(1) as f64,
+            is_estimated: count.is_estimated,
+            clock_mhz: machine_us.filter(|us| *us > 0.0).map(|us| cycles / us),
+        }
+    }
 }
 
 /// Bytes by two accounts, those of what is not measured included.
@@ -316,7 +355,7 @@ const fn tail(name: &'static str, heading: &'static str, q: f64, of: fn(&Sample)
 }
 
 /// All figures, in the order in which they are told.
-pub const FIGURES: [Figure; 16] = [
+pub const FIGURES: [Figure; 19] = [
     figure("iops", "IOPS", true, |sample| Some(sample.iops())),
     figure("mib_per_second", "MiB/s", true, |sample| {
         Some(sample.sides().map(|side| side.mib_per_second).sum()).filter(|rate| *rate > 0.0)
@@ -330,12 +369,19 @@ pub const FIGURES: [Figure; 16] = [
     figure("machine_us", "machine CPU µs/op", false, |sample| sample.cpu.as_ref()?.machine_us_per_operation),
     figure("client_us", "client CPU µs/op", false, |sample| sample.cpu.as_ref()?.client.us_per_operation),
     figure("nodes_us", "nodes CPU µs/op", false, |sample| sample.cpu.as_ref()?.nodes_us_per_operation),
+    figure("cycles", "cycles/op", false, |sample| {
+        Some(sample.cycles?.cycles).filter(|_| sample.operations() > 0)
+    }),
     figure("iops_per_core", "IOPS per core used", true, |sample| {
         Some(1e6 / sample.cpu.as_ref()?.machine_us_per_operation.filter(|us| *us > 0.0)?)
     }),
     figure("read_iops", "read IOPS", true, |sample| Some(sample.read.as_ref()?.iops)),
     figure("write_iops", "write IOPS", true, |sample| Some(sample.write.as_ref()?.iops)),
     figure("read_p99_us", "read p99 µs", false, |sample| Some(sample.read.as_ref()?.latency.p99_us)),
+    figure("read_p99_9_us", "read p99.9 µs", false, |sample| Some(sample.read.as_ref()?.latency.p99_9_us)),
+    figure("write_p99_9_us", "write p99.9 µs", false, |sample| {
+        Some(sample.write.as_ref()?.latency.p99_9_us)
+    }),
     figure("write_p99_us", "write p99 µs", false, |sample| Some(sample.write.as_ref()?.latency.p99_us)),
 ];
 

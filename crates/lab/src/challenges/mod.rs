@@ -14,6 +14,9 @@ pub const ALL: [(&str, &str); 10] = [
     ("why-slow", include_str!("why-slow.toml")),
 ];
 
+/// What lies beside a plan in its `{scratch}` when it is run: names and contents.
+pub const FILES: [(&str, &str); 1] = [("guest.sh", include_str!("guest.sh"))];
+
 /// The text of the one of that name.
 #[must_use]
 pub fn named(name: &str) -> Option<&'static str> {

@@ -3,12 +3,19 @@
 //!
 //! A look takes samples: those that are due and those that were taken are both told, since a machine that is busy lets this come
 //! late, and what was missed is not like what was not.
+//!
+//! Where it is allowed, the kernel's stack of threads that do not run is read too. That is dear: once a
+//! second all are, and else at looks that cost allows. A thread whose slices (`/proc/…/schedstat`) have not
+//! grown since its stack was read has not run since, and the stack is still the same: this makes threads that
+//! wait long cheap. Who waits uninterruptibly, as for a drive, has his stack read at every look.
 
+use super::stacks::{Stacks, innermost};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -19,6 +26,9 @@ const INTERVAL: Duration = Duration::from_millis(50);
 const LOOKS_OF_A_LIST: u64 = 20;
 /// Of more threads than this not all are looked at.
 const THREADS_MAX: usize = 1000;
+/// Looks take stacks while looking has taken at most this of a core: what one more adds is not known before,
+/// and all together is meant to take 0.02.
+const COST_MAX: f64 = 0.0195;
 /// The most lines that are kept.
 const LINES_MAX: usize = 200;
 
@@ -31,6 +41,11 @@ pub struct Place {
     pub thread: String,
     /// `running`, which it may wait for a processor to do, or what it waits in: a system call by its number and the kernel's function.
     pub what: String,
+    /// The kernel's letter for the thread's state: `S` waits, `D` waits uninterruptibly. Of one that runs,
+    /// and of one that was woken while it was looked at, none. It is read of one thread in each place in a
+    /// second, and others there are taken to be alike.
+    #[serde(default)]
+    pub state: Option<char>,
 }
 
 /// What was found in a time.
@@ -46,6 +61,22 @@ pub struct Found {
     pub cost: f64,
     /// How often threads were found where, the most first.
     pub places: Vec<(Place, u64)>,
+    /// How many looks took the stacks of all that did not run.
+    #[serde(default)]
+    pub with_stacks: u64,
+    /// How often which stack was found where, the most first. In state `D` of all looks that were taken;
+    /// others of those with stacks only.
+    #[serde(default)]
+    pub stacks: Vec<(Stack, u64)>,
+}
+
+/// A kernel stack and where it was found.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Stack {
+    /// Where.
+    pub place: Place,
+    /// Names of the kernel's functions, the outermost first, with `;` between them.
+    pub functions: String,
 }
 
 /// Looks at threads on a thread of its own until it is ended.
@@ -61,14 +92,18 @@ impl Watch {
         let (going_on, ended) = channel::<()>();
         let watch = move || {
             let began = Instant::now();
-            let mut looker = Looker { processes, threads: HashMap::new(), counts: HashMap::new() };
+            let mut looker = Looker { processes, threads: HashMap::new(), counts: Counts::default() };
             let mut found = Found::default();
             loop {
-                if found.taken.is_multiple_of(LOOKS_OF_A_LIST) {
+                let is_listed = found.taken.is_multiple_of(LOOKS_OF_A_LIST);
+                if is_listed {
                     looker.list();
                 }
-                looker.look();
+                let may_cost = is_listed || own_seconds() <= COST_MAX * began.elapsed().as_secs_f64();
+                let with_stacks = may_cost && looker.sees_stacks();
+                looker.look(with_stacks);
                 found.taken += 1;
+                found.with_stacks += u64::from(with_stacks);
                 found.threads = found.threads.max(looker.threads.len());
                 // By the clock: one that was late is not made up for.
                 let passed = (began.elapsed().as_nanos() / INTERVAL.as_nanos()) as u32;
@@ -82,6 +117,7 @@ impl Watch {
             found.due = (seconds / INTERVAL.as_secs_f64()).ceil() as u64;
             found.cost = own_seconds() / seconds.max(f64::MIN_POSITIVE);
             found.places = looker.places();
+            found.stacks = looker.stacks();
             found
         };
         let thread = std::thread::Builder::new().name("thread-watch".to_owned()).spawn(watch).ok()?;
@@ -106,22 +142,179 @@ fn own_seconds() -> f64 {
 struct Thread {
     process: usize,
     name: String,
+    path: PathBuf,
     syscall: File,
     channel: Option<File>,
+    slices: Option<File>,
+    /// `None` where reading it is refused.
+    stack: Option<File>,
+    known: Option<Known>,
+    /// A call that does nothing but wait, and the place that it was found in since it was last looked which
+    /// threads there are.
+    usual: Option<(u64, usize)>,
     is_there: bool,
+}
+
+/// Where a thread waits for as long as its slices do not grow.
+struct Known {
+    slices: u64,
+    place: usize,
+    stack: usize,
+    is_uninterruptible: bool,
+}
+
+impl Thread {
+    fn open(process: usize, name: &str, path: PathBuf) -> Option<Thread> {
+        let open = |file: &str| File::open(path.join(file)).ok();
+        // Anybody may open it.
+        let is_allowed = |file: &File| file.read_at(&mut [0], 0).is_ok();
+        Some(Thread {
+            process,
+            name: name.to_owned(),
+            syscall: open("syscall")?,
+            channel: open("wchan"),
+            slices: open("schedstat"),
+            stack: open("stack").filter(is_allowed),
+            path,
+            known: None,
+            usual: None,
+            is_there: true,
+        })
+    }
+
+    fn look(&mut self, with_stacks: bool, counts: &mut Counts, stack_buffer: &mut [u8]) {
+        // Before what is kept until they grow: if the thread runs in between, it is looked at anew next time.
+        let slices = if with_stacks { self.slices() } else { None };
+        let mut buffer = [0; 256];
+        let Some(text) = read(&self.syscall, &mut buffer) else { return };
+        let Some(number) = syscall_of(text) else {
+            counts.count(self.raw(u64::MAX, String::new(), None));
+            return;
+        };
+        // What it waits for takes as long to read as the call, so that is done once in a while where it is
+        // always the same.
+        if let Some((_, place)) = self.usual.filter(|(usual, _)| *usual == number && !with_stacks) {
+            counts.found[place] += 1;
+            return;
+        }
+        if let Some(known) = self.known.take()
+            && slices.or_else(|| self.slices()) == Some(known.slices)
+        {
+            counts.count_again(&known, with_stacks);
+            self.known = Some(known);
+            return;
+        }
+        let mut stack = self.stack.as_ref().filter(|_| with_stacks).and_then(|file| read(file, stack_buffer));
+        // Both tell the same function, and there are kernels whose wchan tells none.
+        let channel = stack.and_then(innermost).map(str::to_owned).unwrap_or_else(|| {
+            let text = self.channel.as_ref().and_then(|file| read(file, &mut buffer));
+            String::from_utf8_lossy(text.unwrap_or_default()).into_owned()
+        });
+        let state = counts.state(number, &channel, &self.path);
+        let is_uninterruptible = state == Some('D');
+        let is_told = !matches!(channel.as_str(), "0" | "");
+        let place = counts.count(self.raw(number, channel, state));
+        if is_made_to_wait(number) && state == Some('S') && is_told {
+            self.usual = Some((number, place));
+        }
+        if is_uninterruptible && !with_stacks {
+            stack = self.stack.as_ref().and_then(|file| read(file, stack_buffer));
+        }
+        // Of one that was woken meanwhile there may be none.
+        let Some(stack) = stack.filter(|text| innermost(text).is_some()) else { return };
+        let stack = counts.stacks.count(place, stack);
+        self.known =
+            slices.zip(stack).map(|(slices, stack)| Known { slices, place, stack, is_uninterruptible });
+    }
+
+    /// How often it was put on a CPU; `None` of a kernel that does not count that.
+    fn slices(&self) -> Option<u64> {
+        let mut buffer = [0; 64];
+        let text = std::str::from_utf8(read(self.slices.as_ref()?, &mut buffer)?).ok()?;
+        text.split_whitespace().nth(2)?.parse().ok().filter(|slices| *slices > 0)
+    }
+
+    fn raw(&self, number: u64, channel: String, state: Option<char>) -> Raw {
+        Raw { process: self.process, thread: self.name.clone(), number, channel, state }
+    }
+}
+
+/// What a file tells now, up to what the buffer takes.
+fn read<'a>(file: &File, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+    let count = file.read_at(buffer, 0).ok()?;
+    buffer.get(..count)
+}
+
+/// A place as the kernel tells it.
+#[derive(PartialEq, Eq, Hash)]
+struct Raw {
+    process: usize,
+    thread: String,
+    number: u64,
+    channel: String,
+    state: Option<char>,
+}
+
+#[derive(Default)]
+struct Counts {
+    places: HashMap<Raw, usize>,
+    /// By place.
+    found: Vec<u64>,
+    stacks: Stacks,
+    /// Of those that wait in a call for something, as found since it was last looked which threads there are.
+    states: HashMap<(u64, String), char>,
+}
+
+impl Counts {
+    fn count(&mut self, raw: Raw) -> usize {
+        let place = *self.places.entry(raw).or_insert(self.found.len());
+        self.found.resize(self.places.len(), 0);
+        self.found[place] += 1;
+        place
+    }
+
+    fn count_again(&mut self, known: &Known, with_stacks: bool) {
+        self.found[known.place] += 1;
+        if with_stacks || known.is_uninterruptible {
+            self.stacks.count_again(known.place, known.stack);
+        }
+    }
+
+    /// Of a thread that waits in this call for this. Its file is dear, and nearly each place to wait has one
+    /// state.
+    fn state(&mut self, number: u64, channel: &str, path: &Path) -> Option<char> {
+        let place = (number, channel.to_owned());
+        if let Some(state) = self.states.get(&place) {
+            return Some(*state);
+        }
+        let text = std::fs::read(path.join("stat")).ok()?;
+        let state = state_of(&text).filter(|state| *state != 'R')?;
+        self.states.insert(place, state);
+        Some(state)
+    }
+}
+
+/// The letter behind the thread's name, which may hold parentheses itself, from `/proc/…/stat`.
+fn state_of(text: &[u8]) -> Option<char> {
+    let name_end = text.iter().rposition(|byte| *byte == b')')?;
+    text.get(name_end + 2).map(|byte| char::from(*byte))
 }
 
 struct Looker {
     processes: Vec<(String, u32)>,
     /// By process and thread id.
     threads: HashMap<(u32, u32), Thread>,
-    counts: HashMap<(usize, String, u64, String), u64>,
+    counts: Counts,
 }
 
 impl Looker {
     /// Looks which threads there are.
     fn list(&mut self) {
-        self.threads.values_mut().for_each(|thread| thread.is_there = false);
+        self.counts.states.clear();
+        for thread in self.threads.values_mut() {
+            thread.is_there = false;
+            thread.usual = None;
+        }
         for (process, (_, pid)) in self.processes.iter().enumerate() {
             let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/task")) else { continue };
             for entry in entries.flatten() {
@@ -133,60 +326,84 @@ impl Looker {
                 let name = std::fs::read_to_string(path.join("comm")).unwrap_or_default();
                 let name = without_number(name.trim());
                 if let Some(thread) = self.threads.get_mut(&(*pid, id)) {
-                    name.clone_into(&mut thread.name);
+                    if thread.name != name {
+                        name.clone_into(&mut thread.name);
+                        thread.known = None;
+                    }
                     thread.is_there = true;
                     continue;
                 }
-                let Ok(syscall) = File::open(path.join("syscall")) else { continue };
                 if self.threads.len() >= THREADS_MAX {
                     return;
                 }
-                let thread = Thread {
-                    process,
-                    name: name.to_owned(),
-                    syscall,
-                    channel: File::open(path.join("wchan")).ok(),
-                    is_there: true,
-                };
+                let Some(thread) = Thread::open(process, name, path) else { continue };
                 self.threads.insert((*pid, id), thread);
             }
         }
         self.threads.retain(|_, thread| thread.is_there);
     }
 
-    fn look(&mut self) {
-        let mut buffer = [0; 256];
-        for thread in self.threads.values() {
-            let Ok(count) = thread.syscall.read_at(&mut buffer, 0) else { continue };
-            let number = syscall_of(&buffer[..count]);
-            let mut channel = String::new();
-            if number.is_some() {
-                let count = thread.channel.as_ref().and_then(|file| file.read_at(&mut buffer, 0).ok());
-                channel = String::from_utf8_lossy(&buffer[..count.unwrap_or(0)]).into_owned();
-            }
-            let place = (thread.process, thread.name.clone(), number.unwrap_or(u64::MAX), channel);
-            *self.counts.entry(place).or_default() += 1;
-        }
+    /// Whether stacks can be read of any thread.
+    fn sees_stacks(&self) -> bool {
+        self.threads.values().any(|thread| thread.stack.is_some())
+    }
+
+    fn look(&mut self, with_stacks: bool) {
+        // More than the kernel shows of one.
+        let mut buffer = [0; 4096];
+        self.threads.values_mut().for_each(|thread| thread.look(with_stacks, &mut self.counts, &mut buffer));
+    }
+
+    fn place(&self, raw: &Raw) -> Place {
+        let what = match (raw.number, raw.channel.as_str()) {
+            (u64::MAX, _) => "running".to_owned(),
+            (OUTSIDE, "0" | "") => "waiting, in no call".to_owned(),
+            (OUTSIDE, channel) => channel.to_owned(),
+            (number, "0" | "") => syscall_name(number),
+            (number, channel) => format!("{}: {channel}", syscall_name(number)),
+        };
+        let process = self.processes[raw.process].0.clone();
+        Place { process, thread: raw.thread.clone(), what, state: raw.state }
     }
 
     fn places(&self) -> Vec<(Place, u64)> {
-        let mut places: BTreeMap<Place, u64> = BTreeMap::new();
-        for ((process, thread, number, channel), count) in &self.counts {
-            let what = match (*number, channel.as_str()) {
-                (u64::MAX, _) => "running".to_owned(),
-                (OUTSIDE, "0" | "") => "waiting, in no call".to_owned(),
-                (OUTSIDE, channel) => channel.to_owned(),
-                (number, "0" | "") => syscall_name(number),
-                (number, channel) => format!("{}: {channel}", syscall_name(number)),
-            };
-            let process = self.processes[*process].0.clone();
-            *places.entry(Place { process, thread: thread.clone(), what }).or_default() += count;
-        }
-        let mut places: Vec<(Place, u64)> = places.into_iter().collect();
-        places.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
-        places.truncate(LINES_MAX);
-        places
+        most(self.counts.places.iter().map(|(raw, place)| (self.place(raw), self.counts.found[*place])))
     }
+
+    fn stacks(&self) -> Vec<(Stack, u64)> {
+        let places: HashMap<usize, Place> =
+            self.counts.places.iter().map(|(raw, place)| (*place, self.place(raw))).collect();
+        most(self.counts.stacks.folded().filter_map(|(place, functions, count)| {
+            Some((Stack { place: places.get(&place)?.clone(), functions }, count))
+        }))
+    }
+}
+
+/// Calls that do nothing but wait.
+fn is_made_to_wait(number: u64) -> bool {
+    use nix::libc;
+    let waits = [
+        libc::SYS_futex,
+        libc::SYS_clock_nanosleep,
+        libc::SYS_epoll_pwait,
+        libc::SYS_ppoll,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_epoll_wait,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_poll,
+    ];
+    waits.iter().any(|wait| u64::try_from(*wait) == Ok(number))
+}
+
+/// Those that were found most, each once.
+fn most<Found: Ord>(found: impl Iterator<Item = (Found, u64)>) -> Vec<(Found, u64)> {
+    let mut sums: BTreeMap<Found, u64> = BTreeMap::new();
+    found.for_each(|(found, count)| *sums.entry(found).or_default() += count);
+    let mut sums: Vec<(Found, u64)> = sums.into_iter().collect();
+    // The order stays among equals.
+    sums.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    sums.truncate(LINES_MAX);
+    sums
 }
 
 /// Of a thread that waits outside of any call, as a fault does.
@@ -235,7 +452,7 @@ fn syscall_name(number: u64) -> String {
 }
 
 /// A thread's name without what tells it from others of its kind.
-fn without_number(name: &str) -> &str {
+pub(super) fn without_number(name: &str) -> &str {
     let cut = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let cut = cut.trim_end_matches(['-', '_', '.', '/', ':', '#', ' ']);
     if cut.is_empty() { name } else { cut }
@@ -257,6 +474,117 @@ mod tests {
         {
             assert_eq!(without_number(name), expected);
         }
+    }
+
+    /// A thread of captured files, which waits for a drive in `pread64`.
+    fn captured(test: &str) -> (PathBuf, Looker) {
+        let path = std::env::temp_dir().join(format!("captured-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        let put = |file: &str, text: &str| std::fs::write(path.join(file), text).unwrap();
+        put("syscall", "17 0x3 0x7f20b3c27da3 0x1000 0x0 0x0 0x0 0x7f20b3c27d50 0x7f20b41262ec\n");
+        put("wchan", "blkdev_direct_IO");
+        put("schedstat", "8234551 2101508 21\n");
+        put("stat", "14144 (odd) S (name)) D 14093 14093 11980 0 -1 4194368 2 0 0 0 0\n");
+        put("stack", "[<0>] blkdev_direct_IO+0x1/0x2\n[<0>] ksys_pread64+0x1/0x2\n");
+        let threads = HashMap::from([((1, 2), Thread::open(0, "reads", path.clone()).unwrap())]);
+        (path, Looker { processes: vec![("node".to_owned(), 1)], threads, counts: Counts::default() })
+    }
+
+    #[test]
+    fn a_stack_is_read_anew_when_its_thread_has_run_and_at_each_look_if_it_waits_uninterruptibly() {
+        let (path, mut looker) = captured("drive");
+        let put = |file: &str, text: &str| std::fs::write(path.join(file), text).unwrap();
+        let stacks = |looker: &Looker| {
+            let mut stacks = looker.stacks();
+            stacks.sort();
+            stacks.into_iter().map(|(stack, count)| (stack.functions, count)).collect::<Vec<_>>()
+        };
+        let (first, second) = ("ksys_pread64;blkdev_direct_IO".to_owned(), "x;blkdev_direct_IO".to_owned());
+        looker.look(false);
+        looker.look(true);
+        assert_eq!(stacks(&looker), [(first.clone(), 2)]);
+        put("stack", "[<0>] blkdev_direct_IO+0x1/0x2\n[<0>] x+0x1/0x2\n");
+        looker.look(false);
+        looker.look(true);
+        assert_eq!(stacks(&looker), [(first.clone(), 4)], "it has not run");
+        put("schedstat", "8234551 2101508 22\n");
+        looker.look(true);
+        assert_eq!(stacks(&looker), [(first.clone(), 4), (second.clone(), 1)]);
+        // It still is in state D, which is read once in a while.
+        put("stat", "14144 (reads-1) S 14093 14093 11980 0 -1 4194368 2 0 0 0 0\n");
+        put("schedstat", "8234551 2101508 23\n");
+        looker.look(false);
+        assert_eq!(stacks(&looker), [(first.clone(), 4), (second.clone(), 2)]);
+        looker.counts.states.clear();
+        put("schedstat", "8234551 2101508 24\n");
+        looker.look(false);
+        let places: [(Place, u64); 2] = looker.places().try_into().unwrap();
+        let [(place, 6), (other, 1)] = places else { panic!("{places:?}") };
+        assert_eq!((place.what.as_str(), place.state), ("pread64: blkdev_direct_IO", Some('D')));
+        assert_eq!((other.what, other.state), (place.what, Some('S')));
+        assert_eq!(stacks(&looker), [(first, 4), (second, 2)], "others' only at looks with stacks");
+        put("schedstat", "0 0 0\n");
+        assert_eq!(looker.threads[&(1, 2)].slices(), None, "a kernel that does not count them");
+        std::fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn what_a_call_waits_for_that_does_nothing_else_is_read_once_in_a_while() {
+        let (path, mut looker) = captured("futex");
+        let put = |file: &str, text: &str| std::fs::write(path.join(file), text).unwrap();
+        put(
+            "syscall",
+            "202 0x562229758b00 0x89 0x0 0x7f20b4029cc0 0x0 0xffffffff 0x7f20b4029ca8 0x7f20b412f829\n",
+        );
+        put("stat", "14144 (reads-1) S 14093 14093 11980 0 -1 4194368 2 0 0 0 0\n");
+        put("wchan", "futex_do_wait");
+        looker.look(false);
+        put("wchan", "another");
+        looker.look(false);
+        // Another call's, and whatever a look with stacks shows, is read at once.
+        put("syscall", "0 0x3 0x7f20b3c27da3 0x1 0x20022 0x0 0x0 0x7f20b3c27d50 0x7f20b41262ec\n");
+        looker.look(false);
+        put(
+            "syscall",
+            "202 0x562229758b00 0x89 0x0 0x7f20b4029cc0 0x0 0xffffffff 0x7f20b4029ca8 0x7f20b412f829\n",
+        );
+        looker.look(true);
+        let places: Vec<(String, u64)> =
+            looker.places().into_iter().map(|(place, count)| (place.what, count)).collect();
+        let expected = [("futex: futex_do_wait", 2), ("futex: blkdev_direct_IO", 1), ("read: another", 1)];
+        assert_eq!(places, expected.map(|(what, count)| (what.to_owned(), count)));
+        std::fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn the_kernels_stack_of_a_thread_that_waits_is_found_where_that_is_allowed() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let reads = std::thread::Builder::new()
+            .name("reads-pipe-1".to_owned())
+            .spawn(move || std::io::Read::read(&mut { reader }, &mut [0]).unwrap())
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        let watch = Watch::begin(vec![("this".to_owned(), std::process::id())]).unwrap();
+        std::thread::sleep(Duration::from_millis(1500));
+        let found = watch.end();
+        drop(writer);
+        assert_eq!(reads.join().unwrap(), 0);
+        let of_thread = |stack: &&(Stack, u64)| stack.0.place.thread == "reads-pipe";
+        let stacks: Vec<&(Stack, u64)> = found.stacks.iter().filter(of_thread).collect();
+        if std::fs::read("/proc/thread-self/stack").is_err() {
+            assert_eq!((found.with_stacks, stacks), (0, vec![]));
+            return;
+        }
+        let [(stack, count)] = stacks[..] else { panic!("{found:?}") };
+        assert!((1..=found.taken).contains(&found.with_stacks) && *count == found.with_stacks, "{found:?}");
+        // Whatever is called around it on this kernel.
+        let functions: Vec<&str> = stack.functions.split(';').collect();
+        let at = |part: &str| functions.iter().position(|function| function.contains(part)).unwrap();
+        assert!(at("vfs_read") < at("pipe_read") && functions.len() >= 4, "{stack:?}");
+        assert_eq!(stack.place.state, Some('S'));
+        let what = format!("read: {}", functions[functions.len() - 1]);
+        let place = found.places.iter().find(|(place, _)| place.thread == "reads-pipe").unwrap();
+        assert_eq!((&place.0, place.1), (&Place { what, ..stack.place.clone() }, found.taken));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod baseline;
 mod explained;
+mod machine;
 mod page;
 pub mod plots;
 mod published;

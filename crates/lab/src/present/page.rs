@@ -1,5 +1,6 @@
 //! A report as one HTML page that needs nothing else: no network, no script. Every picture has its data beside it.
 
+use super::machine::{self, Table};
 use super::plots::axis::Axis;
 use super::plots::bars::Bars;
 use super::plots::chart::{Chart, Line, Mark};
@@ -14,7 +15,6 @@ use super::text::{date, findings_by_code, headings, more_tables, rows, words};
 use crate::archive::{FIGURES, Figure, Outcome, Sample, figure_named};
 use crate::engine::cpu::Role;
 use crate::engine::histogram::Buckets;
-use crate::monitor::{Found, Place};
 use crate::report::figure;
 use crate::statistics::{median, quantile_of};
 use std::collections::BTreeMap;
@@ -24,8 +24,6 @@ use std::fmt::Write;
 const POINTS_DRAWN: usize = 8;
 /// The most heat maps, of 20 KB each.
 const HEATS_DRAWN: usize = 6;
-/// Places of threads that are told for each point on each subject.
-const PLACES_TOLD: usize = 15;
 /// Findings of a kind that are told one by one.
 const FINDINGS_TOLD: usize = 3;
 /// Points of a curve of percentiles for each nine.
@@ -58,13 +56,13 @@ pub fn page(outcome: &Outcome, summary: &Summary) -> String {
     throughput(&mut page, outcome, summary);
     points(&mut page, outcome);
     cpu(&mut page, outcome);
-    threads(&mut page, outcome);
     heats(&mut page, outcome);
     page.add("<h2>Figures</h2>");
     table(&mut page, &headings(outcome), &rows(outcome, summary));
     for (headings, rows) in more_tables(outcome) {
         table(&mut page, &headings, &rows);
     }
+    machine(&mut page, outcome);
     about(&mut page, outcome);
     page.add("</main></body></html>\n");
     page.0
@@ -397,46 +395,17 @@ fn cpu(page: &mut Page, outcome: &Outcome) {
     page.add("</div>");
 }
 
-/// What threads did, of those samples in which that was looked at.
-fn threads(page: &mut Page, outcome: &Outcome) {
-    let mut has_begun = false;
-    for (point, point_view) in outcome.points.iter().enumerate().take(POINTS_DRAWN) {
-        for (subject, view) in outcome.subjects.iter().enumerate() {
-            let samples = outcome.samples_of(point, subject, false);
-            let found: Vec<&Found> = samples.filter_map(|sample| sample.threads.as_ref()).collect();
-            let (due, taken) = found.iter().fold((0, 0), |sum, one| (sum.0 + one.due, sum.1 + one.taken));
-            if taken == 0 {
-                continue;
-            }
-            if !std::mem::replace(&mut has_begun, true) {
-                page.add("<h2>What threads did</h2><div class=\"figures\">");
-            }
-            let mut places: BTreeMap<&Place, u64> = BTreeMap::new();
-            for (place, count) in found.iter().flat_map(|one| &one.places) {
-                *places.entry(place).or_default() += count;
-            }
-            let mut places: Vec<(&Place, u64)> = places.into_iter().collect();
-            places.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-            page.add(&format!(
-                "<div class=\"wide\"><p>{} on {}: {taken} looks of {due} that were due</p><table>\
-                 <tr><th>process</th><th>thread</th><th>where</th><th class=\"number\">threads</th></tr>",
-                escaped(&point_view.name),
-                escaped(&view.name)
-            ));
-            for (place, count) in places.into_iter().take(PLACES_TOLD) {
-                page.add(&format!(
-                    "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"number\">{:.2}</td></tr>",
-                    escaped(&place.process),
-                    escaped(&place.thread),
-                    escaped(&place.what),
-                    count as f64 / taken as f64
-                ));
-            }
-            page.add("</table></div>");
-        }
+/// What the machine did meanwhile.
+fn machine(page: &mut Page, outcome: &Outcome) {
+    let tables = machine::tables(outcome);
+    if tables.is_empty() {
+        return;
     }
-    if has_begun {
-        page.add("</div>");
+    page.add("<h2>What the machine did</h2>");
+    for Table { title, headings, rows } in tables {
+        page.add(&format!("<details><summary>{}</summary>", escaped(&title)));
+        table(page, &headings, &rows);
+        page.add("</details>");
     }
 }
 

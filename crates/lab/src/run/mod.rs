@@ -24,7 +24,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use subjects::Used;
+use subjects::{Standing, Used};
 
 /// What the program that a plan is run by knows, and this does not.
 pub trait Host {
@@ -196,6 +196,7 @@ fn begin(plan: &Plan, points: &[Point], options: &Options<'_>) -> Outcome {
         name: subject.name.clone(),
         what: subject.described(),
         is_filled: subject.is_filled(),
+        is_cached: !subject.is_direct(),
         ..SubjectView::default()
     };
     let point = |point: &Point| PointView {
@@ -228,7 +229,7 @@ fn measure_all(
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> anyhow::Result<()> {
     let is_stopping = || options.stopping.load(Ordering::Relaxed);
-    let mut standing = Vec::new();
+    let mut standing = Standing::default();
     let left_out: Vec<Option<&str>> = plan.subjects.iter().map(Subject::missing).collect();
     let is_there = |subject: usize| left_out[subject].is_none();
     for (number, subject) in plan.subjects.iter().enumerate() {
@@ -239,7 +240,7 @@ fn measure_all(
             outcome.subjects[number].left_out = Some(format!("it needs {program}, which is not there"));
             continue;
         }
-        standing.push(subjects::start(subject, host, options.stopping, progress)?);
+        standing.0.extend(subjects::start(subject, host, options.stopping, progress)?);
         let bytes = subjects::fill(plan, points, subject, host, options.stopping, progress)?;
         std::thread::sleep(host.served_delay(subject));
         let Condition { full, is_debug } = host.condition(subject)?;

@@ -4,11 +4,13 @@ use super::events::Events;
 use super::subjects::COMMAND_LIMIT;
 use super::{Counted, Host, Options, Progress, filled_in, fio};
 use crate::agent::{Access, Agent, Done, Order, Said, Second, Wish, unix_ns};
-use crate::archive::{AgentView, Contents, Happened, Sample, Second as MergedSecond, Served};
+use crate::archive::{
+    AgentView, Contents, CyclesPerOperation, Happened, Sample, Second as MergedSecond, Served,
+};
 use crate::engine::cpu::{Monitor, Role, Snapshot, Watched as Process};
 use crate::engine::histogram::{Buckets, Latency};
 use crate::engine::plan::{Job, TargetName};
-use crate::monitor::{Found, Stalls, Watch};
+use crate::monitor::{CycleCount, Cycles, Drives, Found, Network, Stalls, ThreadTimes, Watch, clock_mhz};
 use crate::plan::{Engine, Plan, Point, Subject};
 use crate::report::{Cpu, side};
 use crate::testbed::command;
@@ -121,9 +123,14 @@ impl Client {
 }
 
 /// All counters at one moment.
+#[derive(Clone)]
 struct Moment {
     cpu: Snapshot,
     stalls: Stalls,
+    drives: Drives,
+    network: Network,
+    threads: ThreadTimes,
+    clock_mhz: Option<f64>,
 }
 
 /// Takes the sample. Its numbers are not filled in.
@@ -162,18 +169,26 @@ pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -
     }
     let local = || clients.iter().filter(|client| !client.is_remote).map(|client| client.agent.pid());
     let nodes = watched(subject, host)?;
-    let mut watched_threads: Vec<(String, u32)> = Vec::new();
-    if asked.plan.threads {
-        watched_threads.extend(local().map(|pid| ("client".to_owned(), pid)));
-        watched_threads.extend(nodes.iter().map(|node| (node.label.clone(), node.pid)));
-    }
+    let processes: Vec<(String, u32)> = local()
+        .map(|pid| ("client".to_owned(), pid))
+        .chain(nodes.iter().map(|node| (node.label.clone(), node.pid)))
+        .collect();
+    let watched_threads = if asked.plan.threads { processes.clone() } else { Vec::new() };
     let monitor = Monitor::of(local().collect(), nodes);
-    let now = || Moment { cpu: monitor.snapshot(), stalls: Stalls::now() };
+    let now = || Moment {
+        cpu: monitor.snapshot(),
+        stalls: Stalls::now(),
+        drives: Drives::now(),
+        network: Network::now(),
+        threads: ThreadTimes::of(&processes),
+        // While they work: at rest it is another.
+        clock_mhz: clock_mhz(),
+    };
     for client in &mut clients {
         client.agent.wish(Wish::Start)?;
     }
     let watching = Watching::of(asked, &mut clients, watched_threads);
-    let Watched { before, after, events, threads } = watching.until_done(now, progress)?;
+    let Watched { before, after, events, threads, cycles } = watching.until_done(now, progress)?;
     let mut sample = merged(point, &clients);
     (sample.round, sample.events, sample.threads) = (round, events, threads);
     let mut usage = monitor.usage(&before.cpu, &after.cpu);
@@ -183,7 +198,13 @@ pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -
         usage.client.cpu_us = used.sum();
         usage.roles.remove(&Role::Client);
     }
-    sample.cpu = Some(Cpu::new(&usage, operations_between(&sample, usage.seconds)));
+    let operations = operations_between(&sample, usage.seconds);
+    sample.cpu = Some(Cpu::new(&usage, operations));
+    sample.cycles = CycleCount::of(cycles, usage.machine_us, after.clock_mhz)
+        .map(|count| CyclesPerOperation::new(count, operations, usage.machine_us));
+    sample.drives = after.drives.since(&before.drives);
+    sample.network = after.network.since(&before.network);
+    sample.thread_times = after.threads.since(&before.threads);
     let pressure = after.stalls.since(&before.stalls);
     (sample.cpu_pressure, sample.io_pressure) = (pressure.cpu, pressure.io);
     let dones = clients.iter().filter_map(|client| client.done.as_ref());
@@ -242,6 +263,7 @@ struct Watched {
     after: Moment,
     events: Vec<Happened>,
     threads: Option<Found>,
+    cycles: Option<u64>,
 }
 
 /// A sample that is under way.
@@ -274,10 +296,12 @@ impl<'a, 'b> Watching<'a, 'b> {
     ) -> anyhow::Result<Watched> {
         let (mut before, mut after, mut events, mut threads) = (None, None, None, None);
         let (mut rates, mut found) = (Vec::new(), None);
+        let (mut counting, mut cycles) = (None, None);
         loop {
             let told = self.hear();
             if before.is_none() && self.clients.iter().all(|client| client.opened_unix_ns.is_some()) {
                 before = Some(now());
+                counting = Cycles::begin();
                 let Asked { plan, host, subject, point, .. } = *self.asked;
                 events = Events::begin(plan, host, subject, point, self.asked.options.stopping);
                 if !self.processes.is_empty() {
@@ -285,6 +309,7 @@ impl<'a, 'b> Watching<'a, 'b> {
                 }
             }
             if after.is_none() && self.clients.iter().any(Client::has_ended) {
+                cycles = counting.take().and_then(Cycles::end);
                 after = Some(now());
                 found = threads.take().map(Watch::end);
             }
@@ -315,9 +340,9 @@ impl<'a, 'b> Watching<'a, 'b> {
         let after = after.context("no client has ended")?;
         let before = match before {
             Some(before) => before,
-            None => Moment { cpu: after.cpu.clone(), stalls: after.stalls },
+            None => after.clone(),
         };
-        Ok(Watched { before, after, events, threads: found })
+        Ok(Watched { before, after, events, threads: found, cycles })
     }
 
     /// Has all clients end, who have so long for it.

@@ -11,8 +11,10 @@ use anyhow::Context;
 const CLOSE: f64 = 1.05;
 /// Of a rate that was asked for at least so much is to be had.
 const HAD_MIN: f64 = 0.99;
+/// Where the bound holds at no less than this part of what there is, it is not the load that breaks it.
+const SHARES_MAX: f64 = 64.0;
 /// More rates are never tried.
-const PROBES_MAX: usize = 16;
+const PROBES_MAX: usize = 14;
 
 /// Takes samples of one point until the rate is found: the sample at that rate, or the last one if the bound holds at none.
 pub(super) fn take(
@@ -67,6 +69,8 @@ fn probe_of(sample: &Sample, asked_iops: Option<u32>, figure: &Figure, objective
 /// Between which rates it lies, as far as is known.
 #[derive(Default)]
 struct Search {
+    /// As much as there is.
+    most: f64,
     holds_at: Option<f64>,
     not_at: Option<f64>,
 }
@@ -75,6 +79,7 @@ impl Search {
     /// Which rate is to be tried after that one, if any.
     fn next(&mut self, probe: &Probe) -> Option<f64> {
         let rate = probe.asked_iops.unwrap_or(probe.iops);
+        self.most = self.most.max(rate);
         match (probe.holds, probe.asked_iops) {
             // There is no more.
             (true, None) => return None,
@@ -84,7 +89,7 @@ impl Search {
         let not_at = self.not_at?;
         match self.holds_at {
             Some(holds_at) => (not_at / holds_at > CLOSE).then(|| (not_at * holds_at).sqrt()),
-            None => Some(not_at / 2.0).filter(|rate| *rate >= 1.0),
+            None => Some(not_at / 2.0).filter(|rate| *rate >= 1.0 && *rate >= self.most / SHARES_MAX),
         }
     }
 }
@@ -113,14 +118,14 @@ mod tests {
 
     #[test]
     fn the_highest_rate_is_found_to_five_percent_and_none_where_there_is_none() {
-        for limit in [990.0, 700.0, 400.0, 51.0, 3.0] {
+        for limit in [990.0, 700.0, 400.0, 51.0, 17.0] {
             let (tried, highest) = search(1000.0, limit);
             let highest = highest.unwrap();
             assert!(highest <= limit && highest * CLOSE >= limit, "{limit}: {highest} of {tried:?}");
-            assert!(tried.len() <= 17, "{tried:?}");
+            assert!(tried.len() <= PROBES_MAX, "{tried:?}");
         }
         assert_eq!(search(1000.0, 2000.0), (vec![1000.0], Some(1000.0)), "all that there is");
-        assert_eq!(search(1000.0, 0.5).1, None);
+        assert_eq!(search(1000.0, 15.0).1, None);
         assert_eq!((whole_rate(1000.4, 3), whole_rate(0.2, 2)), (999, 2));
     }
 }

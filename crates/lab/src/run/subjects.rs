@@ -39,6 +39,16 @@ impl Used {
     }
 }
 
+/// Subjects that stand. The last that was started is stopped first: it may live by those before.
+#[derive(Default)]
+pub(super) struct Standing(pub(super) Vec<Undo>);
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        while self.0.pop().is_some() {}
+    }
+}
+
 /// Starts a subject; what is given back stops it when it is dropped, and on every other way out.
 pub(super) fn start(
     subject: &Subject,

@@ -444,3 +444,26 @@ fn jobs_are_told_as_so_many_times_of_the_baseline() {
     let error = Plan::parse(&plan.replace("baseline = \"randread\"", "baseline = \"x\"")).unwrap_err();
     assert!(error.to_string().contains("no job \"x\""), "{error}");
 }
+
+#[test]
+fn who_was_started_last_is_stopped_first() {
+    let stage = stage(truth());
+    let log = stage.directory.path().join("log").display().to_string();
+    let mut plan = PLAN.replace("rounds = 2", "rounds = 1");
+    for name in ["one", "two"] {
+        let path = format!("raw = \"/{name}\"");
+        let lines =
+            format!("{path}\nstart = \"echo start {name} >> {log}\"\nstop = \"echo stop {name} >> {log}\"");
+        plan = plan.replace(&path, &lines);
+    }
+    played(&stage, &plan).unwrap();
+    assert_eq!(std::fs::read_to_string(log).unwrap(), "start one\nstart two\nstop two\nstop one\n");
+}
+
+#[test]
+fn what_the_page_cache_had_is_told() {
+    let plan = PLAN.replace("raw = \"/one\"", "raw = \"/one\"\ndirect = false");
+    let outcome = played(&stage(truth()), &plan).unwrap();
+    assert!(codes(&outcome).contains(&"cached"), "{:?}", outcome.findings);
+    assert!(!outcome.findings.iter().any(|finding| finding.code == "cached" && finding.text.contains("two")));
+}

@@ -301,7 +301,12 @@ fn run_plan(arguments: &RunArguments, path: &Path) -> anyhow::Result<ExitCode> {
     let stopping = stop_when_wished()?;
     std::fs::create_dir(&scratch).with_context(|| format!("{}: cannot make it", scratch.display()))?;
     // Before subjects are: so it goes after them.
+    let directory = scratch.clone();
     let scratch = Undo::new(move || drop(std::fs::remove_dir_all(&scratch)));
+    for (name, text) in challenges::FILES {
+        let path = directory.join(name);
+        std::fs::write(&path, text).with_context(|| format!("{}: cannot write it", path.display()))?;
+    }
     let host = ThisHost::new(path)?;
     let options = Options { command: own_command(), stopping: &stopping };
     let mut shown = Shown::default();

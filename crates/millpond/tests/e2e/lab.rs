@@ -7,6 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use procfs::process::all_processes;
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -343,4 +344,50 @@ fn a_job_file_of_fio_runs_as_it_is() {
     let refused = lab(&["fio", path(&job), "--out", path(&directory.path().join("other"))]);
     assert!(!refused.status.success());
     names(&String::from_utf8_lossy(&refused.stderr), &["teleport"]);
+}
+
+#[test]
+fn agents_over_tcp_are_for_who_has_their_key_and_a_command_is_a_job() {
+    let directory = scratch();
+    let key = directory.path().join("lab.key");
+    let mut listening = command(&["lab", "agent", "--listen", "127.0.0.1:0", "--key", path(&key)])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut words = BufReader::new(listening.stderr.take().unwrap());
+    let mut line = String::new();
+    words.read_line(&mut line).unwrap();
+    let address = line.split_whitespace().find(|word| word.starts_with("127.0.0.1:")).unwrap();
+    let plan = plan_of(directory.path(), "");
+    let text = std::fs::read_to_string(&plan).unwrap().replace("iodepth = 4", "iodepth = 4\nclients = 2");
+    let text = text.replace("randrw", "randread")
+        + "[[job]]\nname = \"listing\"\nrun = \"test -e {dir}\"\nsubjects = [\"device\"]\n";
+    let agent = |key: &Path| {
+        let address = address.trim_end_matches(',');
+        format!("[[agent]]\nname = \"there\"\ntcp = \"{address}\"\nkey = \"{}\"\n", path(key))
+    };
+    std::fs::write(&plan, text.clone() + &agent(&key)).unwrap();
+    let out = directory.path().join("out");
+    names(&worked(&lab(&["run", path(&plan), "--out", path(&out)])), &["listing", "IOPS"]);
+    let outcome = kept(&out);
+    let samples = outcome["samples"].as_array().unwrap();
+    assert_eq!(samples[0]["agents"][1]["name"], "client 2 on there");
+    // A run of a program takes longer than any look at memory.
+    assert!(samples[1]["read"]["latency"]["mean_us"].as_f64().unwrap() > 100.0, "{}", samples[1]);
+    // Another key, as another listener makes it.
+    let other = directory.path().join("other.key");
+    let mut elsewhere =
+        command(&["lab", "agent", "--listen", "127.0.0.1:0", "--key", path(&other)]).spawn().unwrap();
+    wait_until("there is another key", || other.exists());
+    elsewhere.kill().unwrap();
+    elsewhere.wait().unwrap();
+    std::fs::write(&plan, text + &agent(&other)).unwrap();
+    let refused = lab(&["run", path(&plan), "--out", path(&directory.path().join("refused"))]);
+    assert!(!refused.status.success());
+    names(
+        &String::from_utf8_lossy(&refused.stderr),
+        &["on there is gone", "is somebody else listening there?"],
+    );
+    listening.kill().unwrap();
+    listening.wait().unwrap();
 }

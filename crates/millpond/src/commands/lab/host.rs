@@ -54,6 +54,8 @@ impl Host for ThisHost {
         let directory = Directory::new(&self.directory_of(subject))?;
         match subject.place() {
             Some(Place::Volume(_)) => nodes_of(&directory),
+            // What is asked of a cluster that is up there its nodes work for.
+            Some(Place::System(_)) if directory.holder()?.is_some() => nodes_of(&directory),
             Some(Place::Nbd(uri)) => {
                 // The export may be anybody's; if a cluster is up here, it is most likely that one's.
                 let is_up = directory.holder()?.is_some();
