@@ -24,7 +24,7 @@ LINT := $(CARGO) clippy --profile quick --locked --workspace --all-targets -- -D
 # Built once, from source: it takes a while.
 DENY := 0.20.2
 
-.PHONY: help deps test-deps build run check test nightly soak fuzz mutants deny bench bench-against bench-failover bench-encryption bench-large fmt lint clean
+.PHONY: help deps test-deps build run check test nightly soak fuzz mutants deny bench bench-against bench-failover bench-encryption bench-large pictures fmt lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -130,6 +130,11 @@ bench-encryption: deps ## measure what encryption of a cluster's traffic costs (
 bench-large: deps ## measure watching 8,134 OSDs, and hosts that join and die (as root: it makes loop devices)
 	$(CARGO) build --release --locked --package millpond --package lab
 	./target/release/millpond-bench large-cluster --millpond ./$(MILLPOND) $(if $(JSON),--json $(JSON))
+
+# ONLY="10k qos" takes those alone. QEMU is for a virtual machine as a layer.
+pictures: PACKAGES += chromium:chromium qemu-system-x86:qemu-system-x86_64 busybox-static:busybox cpio:cpio kmod:modprobe
+pictures: build ## run the lab's challenges, shortly, and take pictures of their reports (about an hour; the schedulers of one as root)
+	bench/pictures.sh ./$(MILLPOND) $(or $(ONLY),10k 16-clients 100-volumes failover layers one-machine qos releases scale why-slow)
 
 # BASE=COMMIT is built apart, in target/base. JSON=FILE also writes the figures to FILE. ONLY="write 256KiB" measures that alone.
 bench-against: deps ## measure another commit's build and this one in turns (as root: it makes loop devices)

@@ -21,6 +21,7 @@
 //! | `objective` | the highest rate within a bound was looked for, and at none it was kept |
 //! | `stalls` | in some seconds less than a fifth of the usual was done, and no event says why |
 //! | `event` | an event failed |
+//! | `stop` | a subject could not be stopped: what it has may be there still |
 //! | `cut-short` | samples were stopped before their end, or are missing |
 
 use crate::archive::{FIGURES, Finding, Outcome, Sample};
@@ -113,6 +114,9 @@ pub fn findings(outcome: &Outcome) -> Vec<Finding> {
         for text in control(outcome, point) {
             found("control", text);
         }
+    }
+    for error in &outcome.not_stopped {
+        found("stop", error.clone());
     }
     if let Some(why) = &outcome.ended_early {
         found("cut-short", format!("samples are missing: {why}"));

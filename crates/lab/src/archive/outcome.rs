@@ -53,6 +53,9 @@ pub struct Outcome {
     pub findings: Vec<Finding>,
     /// What was expected and did not come, in words.
     pub disappointments: Vec<String>,
+    /// Which subjects could not be stopped, and why.
+    #[serde(default)]
+    pub not_stopped: Vec<String>,
     /// What others have published of the same.
     #[serde(default)]
     pub published: Vec<Published>,
@@ -93,6 +96,9 @@ pub struct SubjectView {
     pub bytes: Option<u64>,
     /// Whether it was written once before it was measured.
     pub is_filled: bool,
+    /// The subject that it is compared with, by number, if that is not the first.
+    #[serde(default)]
+    pub by: Option<usize>,
     /// How full was what it lies on when it was measured, of 1, if that is known.
     #[serde(default)]
     pub full: Option<f64>,
@@ -469,9 +475,23 @@ impl Outcome {
             samples: Vec::new(),
             findings: Vec::new(),
             disappointments: Vec::new(),
+            not_stopped: Vec::new(),
             published: Vec::new(),
             baseline: None,
         }
+    }
+
+    /// The subject that one is compared with, by number.
+    #[must_use]
+    pub fn base_of(&self, subject: usize) -> Option<usize> {
+        let base = self.subjects[subject].by.unwrap_or(0);
+        Some(base).filter(|base| *base != subject && *base < self.subjects.len())
+    }
+
+    /// What that is called.
+    #[must_use]
+    pub fn name_of_base(&self, subject: usize) -> &str {
+        self.base_of(subject).map_or("", |base| &self.subjects[base].name)
     }
 
     /// The samples of a point on a subject, by round; those of the second of two of the same are apart.

@@ -54,6 +54,9 @@ pub struct Plan {
     /// How often each point is measured on each subject.
     #[serde(default = "default_rounds")]
     pub rounds: u32,
+    /// In which order subjects are measured in a round.
+    #[serde(default)]
+    pub order: TurnOrder,
     /// Whether the first subject is measured twice in each round, as if it were two (A/A): a method that finds a difference
     /// there would find any.
     #[serde(default)]
@@ -90,6 +93,17 @@ pub struct Plan {
     /// What is to come of it.
     #[serde(default, rename = "expect")]
     pub expectations: Vec<Expectation>,
+}
+
+/// Who comes first in a round finds the machine in another state than who comes last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TurnOrder {
+    /// Drawn for each round and job: whatever drifts then, a comparison claims no more than it promises.
+    #[default]
+    Random,
+    /// Who is first in a round is last in the next.
+    Turns,
 }
 
 /// Jobs, with fio's names. A key with several values makes several points.
@@ -309,6 +323,11 @@ impl Plan {
         let known = |name: &String| names.contains(name.as_str());
         let no_subject = |name: &str| PlanFileError::Sense(format!("there is no subject {name:?}"));
         let points = self.points()?;
+        if let Some(unknown) =
+            self.subjects.iter().filter_map(|subject| subject.by.as_ref()).find(|name| !known(name))
+        {
+            return Err(no_subject(unknown));
+        }
         for job in &self.jobs {
             if let Some(unknown) = job.subjects.iter().flatten().find(|name| !known(name)) {
                 return Err(no_subject(unknown));

@@ -64,6 +64,8 @@ pub struct Subject {
     pub start: Option<String>,
     /// What a shell runs in the end, whatever came of it.
     pub stop: Option<String>,
+    /// The subject that it is compared with; the first if absent. One that is compared with itself is with none.
+    pub by: Option<String>,
     /// What a shell runs before each of its samples.
     pub before: Option<String>,
     /// Programs without which it is left out, which the report says; [`ROOT`] stands for the user.

@@ -17,7 +17,7 @@ use crate::engine::cpu::Role;
 use crate::engine::histogram::Buckets;
 use crate::report::figure;
 use crate::statistics::{median, quantile_of};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// The most points that have pictures of their own: each adds some 20 KB.
@@ -52,6 +52,9 @@ pub fn page(outcome: &Outcome, summary: &Summary) -> String {
     page.add(&format!("<h1>{}</h1>", escaped(&outcome.title)));
     verdict(&mut page, outcome);
     in_words(&mut page, outcome, summary);
+    for (headings, rows) in more_tables(outcome) {
+        table(&mut page, &headings, &rows);
+    }
     comparisons(&mut page, outcome, summary);
     throughput(&mut page, outcome, summary);
     points(&mut page, outcome);
@@ -59,9 +62,6 @@ pub fn page(outcome: &Outcome, summary: &Summary) -> String {
     heats(&mut page, outcome);
     page.add("<h2>Figures</h2>");
     table(&mut page, &headings(outcome), &rows(outcome, summary));
-    for (headings, rows) in more_tables(outcome) {
-        table(&mut page, &headings, &rows);
-    }
     machine(&mut page, outcome);
     about(&mut page, outcome);
     page.add("</main></body></html>\n");
@@ -144,7 +144,7 @@ fn in_words(page: &mut Page, outcome: &Outcome, summary: &Summary) {
             });
             let parts: Vec<String> = parts.collect();
             if !parts.is_empty() {
-                let (point, first) = (&outcome.points[point].name, &outcome.subjects[0].name);
+                let (point, first) = (&outcome.points[point].name, outcome.name_of_base(subject));
                 sentences.push(format!("{point}, {} by {first}: {}.", view.name, parts.join("; ")));
             }
         }
@@ -191,7 +191,12 @@ fn comparisons(page: &mut Page, outcome: &Outcome, summary: &Summary) {
             true => ["worse".to_owned(), "better".to_owned()],
             false => ["better".to_owned(), "worse".to_owned()],
         };
-        let title = format!("{}, as a multiple of that of {}", figure.heading, outcome.subjects[0].name);
+        let bases: BTreeSet<&str> = (1..outcome.subjects.len())
+            .filter(|subject| outcome.base_of(*subject).is_some())
+            .map(|subject| outcome.name_of_base(subject))
+            .collect();
+        let bases: Vec<&str> = bases.into_iter().collect();
+        let title = format!("{}, as a multiple of that of {}", figure.heading, bases.join(" or "));
         let data: Vec<Vec<String>> = rows.iter().map(forest_data).collect();
         let forest = Forest { title, rows, neutral: 1.0, sides: Some(sides) };
         page.figure(&forest.to_svg(), &["job", "ratio", "low", "high", "rounds"], &data);

@@ -19,7 +19,7 @@ pub struct Row {
     pub figure: &'static Figure,
     /// What each subject has: the median over the rounds, or the quantile of all latencies together.
     pub values: Vec<Option<f64>>,
-    /// How many times the first subject's that is, but for the first.
+    /// How many times that of the subject it is compared with, if there is one.
     pub ratios: Vec<Option<Ratio>>,
     /// The second of two of the same by the first.
     pub control: Option<Ratio>,
@@ -67,12 +67,13 @@ impl Summary {
                 if values.iter().all(Option::is_none) {
                     continue;
                 }
-                let ratio = |subject| match subject {
-                    0 => None,
-                    _ => ratio_of(outcome, point, (subject, false), figure),
+                let ratio = |subject| {
+                    let base = outcome.base_of(subject)?;
+                    ratio_between(outcome, (point, base), (point, subject, false), figure)
                 };
                 let ratios = (0..outcome.subjects.len()).map(ratio).collect();
-                let control = outcome.control.then(|| ratio_of(outcome, point, (0, true), figure)).flatten();
+                let control = || ratio_between(outcome, (point, 0), (point, 0, true), figure);
+                let control = outcome.control.then(control).flatten();
                 rows.push(Row { point, figure, values, ratios, control });
             }
         }
@@ -125,12 +126,6 @@ pub fn value_of(outcome: &Outcome, point: usize, subject: usize, figure: &Figure
     }
 }
 
-/// A subject's figure by the first's, of the rounds that have both.
-fn ratio_of(outcome: &Outcome, point: usize, of: (usize, bool), figure: &Figure) -> Option<Ratio> {
-    let (subject, is_control) = of;
-    ratio_between(outcome, (point, 0), (point, subject, is_control), figure)
-}
-
 /// A subject's figure in a point by its own in the outcome's baseline, of the rounds that have both.
 pub(super) fn ratio_by_baseline(
     outcome: &Outcome,
@@ -141,6 +136,8 @@ pub(super) fn ratio_by_baseline(
     ratio_between(outcome, (outcome.baseline?, subject), (point, subject, false), figure)
 }
 
+/// A figure of a subject in a point by that of another, of the rounds that have both. The last says whether it is the second of
+/// two of the same.
 fn ratio_between(
     outcome: &Outcome,
     first: (usize, usize),

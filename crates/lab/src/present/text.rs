@@ -117,8 +117,8 @@ pub(super) fn headings(outcome: &Outcome) -> Vec<String> {
     let mut headings = vec!["job".to_owned(), "figure".to_owned()];
     for (number, subject) in outcome.subjects.iter().enumerate() {
         headings.push(format!(">{}", subject.name));
-        if number > 0 {
-            headings.extend([format!(">by {}", outcome.subjects[0].name), String::new()]);
+        if outcome.base_of(number).is_some() {
+            headings.extend([format!(">by {}", outcome.name_of_base(number)), String::new()]);
         }
     }
     if outcome.control {
@@ -135,7 +135,7 @@ pub(super) fn rows(outcome: &Outcome, summary: &Summary) -> Vec<Vec<String>> {
         let mut cells = vec![name, row.figure.heading.to_owned()];
         for (number, (value, ratio)) in row.values.iter().zip(&row.ratios).enumerate() {
             cells.push(figure(*value));
-            if number > 0 {
+            if outcome.base_of(number).is_some() {
                 cells.push(told(ratio.as_ref()));
                 cells.push(ratio.as_ref().map_or("", |ratio| words(outcome, row, ratio)).to_owned());
             }

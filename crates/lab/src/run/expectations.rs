@@ -38,7 +38,9 @@ fn missed_of(
             None => (of(subject), String::new()),
             Some(than) => {
                 let told = summary.of_point(number).find(|row| row.figure.name == figure.name);
-                let ratio = told.filter(|_| than == 0).and_then(|row| row.ratios[subject].as_ref());
+                let ratio = told
+                    .filter(|_| outcome.base_of(subject) == Some(than))
+                    .and_then(|row| row.ratios[subject].as_ref());
                 let quotient = || of(subject).zip(of(than)).map(|(one, other)| one / other);
                 let found = ratio.map(|ratio| ratio.estimate).or_else(quotient);
                 (found, format!(" times that of {}", outcome.subjects[than].name))

@@ -16,7 +16,8 @@ pub use fio_file::run_fio_file;
 use crate::agent::unix_ns;
 use crate::archive::{Archive, FIGURES, Outcome, PointView, Served, SubjectView, figure_named};
 use crate::engine::cpu::Watched;
-use crate::plan::{Plan, Point, Subject};
+use crate::engine::generator::Random;
+use crate::plan::{Plan, Point, Subject, TurnOrder};
 use crate::trust;
 use anyhow::bail;
 use std::path::PathBuf;
@@ -24,7 +25,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use subjects::{Standing, Used};
+use subjects::{NotStopped, Standing, Used};
 
 /// What the program that a plan is run by knows, and this does not.
 pub trait Host {
@@ -150,7 +151,10 @@ pub fn run(
     let mut outcome = begin(plan, &points, options);
     outcome.findings = trust::findings(&outcome);
     archive.write(&outcome)?;
-    let came = measure_all(plan, &points, host, options, &mut outcome, archive, progress);
+    let not_stopped = NotStopped::default();
+    let asked = Run { plan, points: &points, host, options, not_stopped: &not_stopped };
+    let came = measure_all(&asked, &mut outcome, archive, progress);
+    outcome.not_stopped = not_stopped.told();
     let came = conclude(&mut outcome, came, options);
     outcome.disappointments = expectations::missed(plan, &outcome);
     archive.write(&outcome)?;
@@ -197,6 +201,7 @@ fn begin(plan: &Plan, points: &[Point], options: &Options<'_>) -> Outcome {
         what: subject.described(),
         is_filled: subject.is_filled(),
         is_cached: !subject.is_direct(),
+        by: subject.by.as_ref().and_then(|name| plan.subjects.iter().position(|one| one.name == *name)),
         ..SubjectView::default()
     };
     let point = |point: &Point| PointView {
@@ -219,15 +224,22 @@ fn begin(plan: &Plan, points: &[Point], options: &Options<'_>) -> Outcome {
     }
 }
 
+/// What is run, by whom, and how.
+struct Run<'a> {
+    plan: &'a Plan,
+    points: &'a [Point],
+    host: &'a dyn Host,
+    options: &'a Options<'a>,
+    not_stopped: &'a NotStopped,
+}
+
 fn measure_all(
-    plan: &Plan,
-    points: &[Point],
-    host: &dyn Host,
-    options: &Options<'_>,
+    run: &Run<'_>,
     outcome: &mut Outcome,
     archive: &mut Archive,
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> anyhow::Result<()> {
+    let Run { plan, points, host, options, not_stopped } = *run;
     let is_stopping = || options.stopping.load(Ordering::Relaxed);
     let mut standing = Standing::default();
     let left_out: Vec<Option<&str>> = plan.subjects.iter().map(Subject::missing).collect();
@@ -240,7 +252,7 @@ fn measure_all(
             outcome.subjects[number].left_out = Some(format!("it needs {program}, which is not there"));
             continue;
         }
-        standing.0.extend(subjects::start(subject, host, options.stopping, progress)?);
+        standing.0.extend(subjects::start(subject, host, options.stopping, not_stopped, progress)?);
         let bytes = subjects::fill(plan, points, subject, host, options.stopping, progress)?;
         std::thread::sleep(host.served_delay(subject));
         let Condition { full, is_debug } = host.condition(subject)?;
@@ -262,9 +274,7 @@ fn measure_all(
     let mut number = 0;
     for round in 1..=plan.rounds {
         for (point_number, point) in points.iter().enumerate() {
-            for turn in 0..turns.len() {
-                // Whoever comes first finds the machine in another state than who comes last.
-                let Turn { subject, is_control } = turns[(turn + round as usize - 1) % turns.len()];
+            for Turn { subject, is_control } in ordered(&turns, plan.order, round, point_number) {
                 let plan_subject = &plan.subjects[subject];
                 if !point.is_for(plan_subject) {
                     continue;
@@ -300,6 +310,25 @@ fn measure_all(
         }
     }
     Ok(())
+}
+
+/// The turns of a round, in their order.
+fn ordered(turns: &[Turn], order: TurnOrder, round: u32, point: usize) -> Vec<Turn> {
+    let mut turns = turns.to_vec();
+    match order {
+        TurnOrder::Turns => {
+            let count = turns.len().max(1);
+            turns.rotate_left((round as usize - 1) % count);
+        }
+        TurnOrder::Random => {
+            // The same whenever the plan is run, and another for each round and job: Fisher and Yates (1938).
+            let mut random = Random::new(u64::from(round) << 32 | point as u64);
+            for last in (1..turns.len()).rev() {
+                turns.swap(last, random.index(last + 1));
+            }
+        }
+    }
+    turns
 }
 
 /// How long what is left takes, as far as can be told.

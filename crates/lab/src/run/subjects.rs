@@ -11,6 +11,7 @@ use crate::testbed::command;
 use anyhow::{Context, anyhow, bail};
 use base::units::ByteSize;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a subject's `start` or `stop` may take.
@@ -49,19 +50,32 @@ impl Drop for Standing {
     }
 }
 
+/// Which `stop` failed, and how.
+#[derive(Clone, Default)]
+pub(super) struct NotStopped(Arc<Mutex<Vec<String>>>);
+
+impl NotStopped {
+    pub(super) fn told(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 /// Starts a subject; what is given back stops it when it is dropped, and on every other way out.
 pub(super) fn start(
     subject: &Subject,
     host: &dyn Host,
     stopping: &AtomicBool,
+    not_stopped: &NotStopped,
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> anyhow::Result<Option<Undo>> {
     let filled_in = |line: &str| filled_in(line, subject, host);
     // First, for what was half started.
     let undo = subject.stop.as_deref().map(filled_in).map(|line| {
+        let not_stopped = not_stopped.clone();
         Undo::new(move || {
             if let Err(error) = command::run_unguarded("sh", &["-c", &line], COMMAND_LIMIT) {
                 eprintln!("{error}");
+                not_stopped.0.lock().unwrap_or_else(PoisonError::into_inner).push(error.to_string());
             }
         })
     });
@@ -94,7 +108,12 @@ pub(super) fn fill(
         return Ok(subject.size.map(|size| Used { bytes: size.0, of: None }));
     }
     let mut bytes = None;
-    let places = if subject.is_by_client() { clients } else { 1 };
+    let hosts = match subject.place() {
+        // What is called the same on several hosts is another on each.
+        Some(Place::Raw(_)) => plan.agents_of(subject).len().max(1) as u32,
+        _ => 1,
+    };
+    let places = if subject.is_by_client() { clients } else { clients.min(hosts) };
     for client in 1..=places {
         if stopping.load(Ordering::Relaxed) {
             break;

@@ -109,6 +109,7 @@ fn stage(script: String) -> Stage {
 const PLAN: &str = r#"
 name = "played"
 rounds = 2
+order = "turns"
 ramp_time = 0
 runtime = 3
 
@@ -466,4 +467,31 @@ fn what_the_page_cache_had_is_told() {
     let outcome = played(&stage(truth()), &plan).unwrap();
     assert!(codes(&outcome).contains(&"cached"), "{:?}", outcome.findings);
     assert!(!outcome.findings.iter().any(|finding| finding.code == "cached" && finding.text.contains("two")));
+}
+
+#[test]
+fn the_order_of_turns_is_drawn_for_each_round_and_what_cannot_be_stopped_is_told() {
+    let turns: Vec<Turn> = (0..3).map(|subject| Turn { subject, is_control: false }).collect();
+    let drawn = |round: u32, point: usize| -> Vec<usize> {
+        ordered(&turns, TurnOrder::Random, round, point).iter().map(|turn| turn.subject).collect()
+    };
+    let mut firsts = [0; 3];
+    (1..=300).for_each(|round| firsts[drawn(round, 1)[0]] += 1);
+    assert!(firsts.iter().all(|count| (70..130).contains(count)), "{firsts:?}");
+    assert_eq!(drawn(7, 2), drawn(7, 2));
+    let plan = PLAN.replace("raw = \"/two\"", "raw = \"/two\"\nstop = \"echo stuck >&2; exit 4\"");
+    let outcome = played(&stage(truth()), &plan).unwrap();
+    assert!(codes(&outcome).contains(&"stop"), "{:?}", outcome.findings);
+    assert!(outcome.not_stopped[0].contains("stuck"), "{:?}", outcome.not_stopped);
+}
+
+#[test]
+fn a_subject_may_be_compared_with_another_than_the_first_or_with_none() {
+    let plan =
+        PLAN.replace("rounds = 2", "rounds = 1").replace("raw = \"/one\"", "raw = \"/one\"\nby = \"two\"");
+    let plan = plan.replace("raw = \"/two\"", "raw = \"/two\"\nby = \"two\"");
+    let outcome = played(&stage(truth()), &plan).unwrap();
+    let told = crate::present::markdown(&outcome, &crate::present::Summary::of(&outcome));
+    assert!(told.contains("| job | figure | one | by two |  | two |"), "{told}");
+    assert!(told.contains("| randread | IOPS | 1,000 | 1.00 |  | 1,000 |"), "{told}");
 }
