@@ -2,32 +2,50 @@
 # A Ceph cluster on this machine, to measure beside Millpond: a monitor, a manager, OSDs on loop devices over memory, all on
 # 127.0.0.1, and an image `rbd/test`. As root.
 #
-#   bench/ceph.sh up        OSDS=3 REPLICAS=3 IMAGE=1G OSD_BYTES=6G MEMORY=/dev/shm CEPH_DIR=/tmp/millpond-ceph
+#   bench/ceph.sh up        OSDS=3 REPLICAS=3 IMAGE=1G OSD_BYTES=3G MEMORY=/dev/shm CEPH_DIR=/run/millpond-ceph
 #   bench/ceph.sh down
 #
 # Packages of Debian: ceph-osd ceph-mon ceph-mgr ceph-common libtcmalloc-minimal4. Debian builds OSDs without tcmalloc, which costs
 # them much CPU time: it is loaded before, so that Ceph is at its best. Authentication, scrub, debug logs and the client's cache are
 # off, which is at its best too.
 set -euo pipefail
-directory=${CEPH_DIR:-/tmp/millpond-ceph}
+directory=${CEPH_DIR:-/run/millpond-ceph}
 export CEPH_CONF=$directory/ceph.conf
 PATH=$PATH:/usr/sbin:/sbin
 
 fail() { echo "ceph.sh: $*" >&2; exit 1; }
 
 down() {
-  local pids=() file line tries
-  for file in "$directory"/*.pid; do
-    if [ -e "$file" ]; then pids+=("$(cat "$file")"); fi
+  local file line signal tries
+  # What is named in there is killed and removed, as root: it must be ours.
+  [ -e "$directory" ] || return 0
+  { [ -O "$directory" ] && [ -O "$directory/made-by-ceph.sh" ]; } || fail "$directory is not what \`bench/ceph.sh up\` makes"
+  for signal in TERM KILL; do
+    for file in "$directory"/*.pid; do kill_daemon "$signal" "$file"; done
+    for ((tries = 0; tries < 60; tries++)); do any_runs || break; sleep 0.5; done
   done
-  if [ "${#pids[@]}" -gt 0 ]; then
-    kill "${pids[@]}" 2>/dev/null || true
-    for ((tries = 0; tries < 60; tries++)); do kill -0 "${pids[@]}" 2>/dev/null || break; sleep 0.5; done
-    kill -KILL "${pids[@]}" 2>/dev/null || true
-  fi
   while read -r line; do losetup -d "$line" || true; done < <(cat "$directory/loops" 2>/dev/null)
   while read -r line; do rm -f "$line"; done < <(cat "$directory/images" 2>/dev/null)
   rm -rf "$directory"
+}
+
+# The process that a file names, if it is still a daemon of Ceph: the number may be somebody else's by now.
+pid_of() {
+  local pid
+  pid=$(cat "$1" 2>/dev/null) && grep -q '^ceph-' "/proc/$pid/comm" 2>/dev/null && echo "$pid"
+}
+
+kill_daemon() {
+  local pid
+  if pid=$(pid_of "$2"); then kill "-$1" "$pid" 2>/dev/null || true; fi
+}
+
+any_runs() {
+  local file
+  for file in "$directory"/*.pid; do
+    if pid_of "$file" > /dev/null; then return 0; fi
+  done
+  return 1
 }
 
 write_settings() {
@@ -95,14 +113,16 @@ start_osd() {
 
 up() {
   local osds=${OSDS:-3} number fsid
-  replicas=${REPLICAS:-3} osd_bytes=${OSD_BYTES:-6G} memory=${MEMORY:-/dev/shm} as_root=(--setuser root --setgroup root)
+  replicas=${REPLICAS:-3} osd_bytes=${OSD_BYTES:-3G} memory=${MEMORY:-/dev/shm} as_root=(--setuser root --setgroup root)
   [ ! -e "$directory" ] || fail "$directory is there already; end what is there with: bench/ceph.sh down"
   command -v ceph-osd ceph-mon ceph-mgr rbd > /dev/null ||
     fail "programs are missing: apt-get install ceph-osd ceph-mon ceph-mgr ceph-common libtcmalloc-minimal4"
   allocator=$(find /usr/lib -name 'libtcmalloc_minimal.so.4' -print -quit)
   [ -n "$allocator" ] || fail "tcmalloc is missing: apt-get install libtcmalloc-minimal4"
-  mkdir -p "$directory"/{mon,mgr}
+  mkdir -m 700 "$directory"
+  touch "$directory/made-by-ceph.sh"
   trap down EXIT
+  mkdir "$directory"/{mon,mgr}
   ulimit -n "$(ulimit -Hn)"
   fsid=$(cat /proc/sys/kernel/random/uuid)
   write_settings "$fsid"

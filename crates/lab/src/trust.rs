@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `depth` | operations a second times average latency are not the operations in flight (Little 1961), by more than 5 % |
 //! | `counts` | the subject counted other amounts than the clients, by more than 1 % |
-//! | `cached` | more than 20 % of what was read through the page cache came from no device |
+//! | `cached` | more than 20 % of what went through the page cache came from, or went to, no device |
 //! | `cpu-lines` | of more than 10 % of the machine's CPU time it is not known who had it, or more is told of than it has |
 //! | `cycles` | cycles that were counted by CPU time are no clock between 300 MHz and 8 GHz |
 //! | `neighbours` | processes that have nothing to do with it used more than 5 % of the CPUs |
@@ -16,7 +16,7 @@
 //! | `agents` | agents' clocks differ by more than a second, or less than 95 % of their windows lie at the same time |
 //! | `compresses` | data that was written, or read, was not random |
 //! | `repeats` | data that was written, or read, was the same in several places |
-//! | `empty` | reads brought nothing but zeros: the subject was never written to; or what it lies on is less than 5 % full |
+//! | `empty` | reads brought nothing but zeros: the subject was never written to; or its cluster is less than 5 % full |
 //! | `rate` | the rate that was asked for was not had, by more than 1 %, or took more than 5 % longer |
 //! | `objective` | the highest rate within a bound was looked for, and at none it was kept |
 //! | `stalls` | in some seconds less than a fifth of the usual was done, and no event says why |
@@ -27,6 +27,8 @@
 use crate::archive::{FIGURES, Finding, Outcome, Sample};
 use crate::engine::contents::Counts;
 use crate::engine::cpu::{Role, told_share};
+use crate::monitor::DriveUse;
+use crate::report::Side;
 use crate::statistics::{Ratio, Trend, Verdict, median};
 
 /// What fio is called among agents.
@@ -47,6 +49,8 @@ const RATE_SHORT_MAX: f64 = 0.01;
 /// How many times its time a sample at a rate may take.
 const RATE_LATE_MAX: f64 = 1.05;
 const STALLED_SHARE: f64 = 0.2;
+/// Of fewer in a second some seconds have none by chance.
+const STALLED_OF_MIN: f64 = 20.0;
 /// Two of the same that differ by this much need no interval.
 const CONTROL_OFF_MAX: f64 = 0.10;
 const CLOCK_AHEAD_MS_MAX: f64 = 1000.0;
@@ -102,7 +106,7 @@ pub fn findings(outcome: &Outcome) -> Vec<Finding> {
     for subject in &outcome.subjects {
         if let Some(full) = subject.full.filter(|full| *full < FULL_MIN) {
             let (name, full) = (&subject.name, percent(full));
-            found("empty", format!("what {name} lies on is {full} full only, and fuller ones are slower"));
+            found("empty", format!("the cluster of {name} is {full} full only, and fuller ones are slower"));
         }
     }
     for point in 0..outcome.points.len() {
@@ -171,13 +175,26 @@ fn counts(sample: &Sample) -> Option<String> {
     (!both.is_empty()).then(|| both.join("; "))
 }
 
-/// How much of what was read no device of this host had: the page cache had it.
+/// How much went through the page cache and to no device of this host.
 fn cached(outcome: &Outcome, sample: &Sample) -> Option<String> {
-    let read = sample.read.as_ref().filter(|_| outcome.subjects[sample.subject].is_cached)?;
-    let of_devices: f64 = sample.drives.iter().map(|drive| drive.read_mib_per_second).sum();
-    let share = (1.0 - of_devices / read.mib_per_second.max(f64::MIN_POSITIVE)).max(0.0);
-    (share > CACHED_MAX)
-        .then(|| format!("{} of what was read was in memory, and came from no device", percent(share)))
+    let (subject, point) = (&outcome.subjects[sample.subject], &outcome.points[sample.point]);
+    // What devices of other hosts got is not seen, and a command has no bytes.
+    let is_elsewhere = sample.agents.iter().any(|agent| agent.is_remote);
+    if !subject.is_cached || is_elsewhere || point.run.is_some() {
+        return None;
+    }
+    let told = |what: &str, side: Option<&Side>, of: fn(&DriveUse) -> f64| {
+        let side = side?;
+        let of_devices: f64 = sample.drives.iter().map(of).sum();
+        let share = (1.0 - of_devices / side.mib_per_second.max(f64::MIN_POSITIVE)).max(0.0);
+        (share > CACHED_MAX).then(|| format!("{} of what was {what}", percent(share)))
+    };
+    let read = told("read came from memory", sample.read.as_ref(), |drive| drive.read_mib_per_second);
+    let written = told("written went no farther than memory", sample.write.as_ref(), |drive| {
+        drive.write_mib_per_second
+    });
+    let both: Vec<String> = read.into_iter().chain(written).collect();
+    (!both.is_empty()).then(|| both.join("; "))
 }
 
 fn cpu_lines(outcome: &Outcome, sample: &Sample) -> Option<String> {
@@ -218,7 +235,8 @@ fn steal(outcome: &Outcome, sample: &Sample) -> Option<String> {
 
 fn errors(sample: &Sample) -> Option<String> {
     let first = sample.first_error.as_deref().unwrap_or("no reason was given");
-    (sample.errors > 0).then(|| format!("{} operations failed, the first: {first}", sample.errors))
+    let errors = sample.errors.max(sample.probes.iter().map(|probe| probe.errors).sum());
+    (errors > 0).then(|| format!("{errors} operations failed, the first: {first}"))
 }
 
 fn agents(sample: &Sample) -> Option<String> {
@@ -256,7 +274,7 @@ fn rate(outcome: &Outcome, sample: &Sample) -> Option<String> {
 /// Whether the highest rate was looked for and none was found.
 fn objective(outcome: &Outcome, sample: &Sample) -> Option<String> {
     let within = outcome.points[sample.point].within.as_ref()?;
-    let is_none = !sample.probes.is_empty() && !sample.probes.iter().any(|probe| probe.holds);
+    let is_none = sample.probes.last().is_some_and(|probe| !probe.holds);
     is_none.then(|| {
         let (tried, figure, bound) = (sample.probes.len(), &within.figure, within.at_most);
         format!("at none of {tried} rates was {figure} within {bound}; what is told is the last")
@@ -271,6 +289,9 @@ fn stalls(sample: &Sample) -> Option<String> {
     let whole = || sample.series.iter().filter(|second| second.seconds > 0.5);
     let rates: Vec<f64> = whole().map(|second| second.read_iops + second.write_iops).collect();
     let usual = median(rates.clone())?;
+    if usual < STALLED_OF_MIN {
+        return None;
+    }
     let stalled = rates.iter().filter(|rate| **rate < usual * STALLED_SHARE).count();
     (stalled > 0).then(|| format!("in {stalled} seconds less than a fifth of the usual {usual:.0} was done"))
 }

@@ -4,6 +4,7 @@ use super::protocol::{Order, Ready, Said, Wish, unix_ns};
 use crate::testbed::cleanup::Undo;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -61,6 +62,8 @@ impl Agent {
     /// It cannot be started.
     pub fn start(name: &str, command: &mut Command, order: &Order) -> Result<Agent, AgentError> {
         let start = |error: &dyn std::fmt::Display| AgentError::Start(format!("{name}: {error}"));
+        // What a terminal sends is for who measures: agents hear from it when to stop.
+        command.process_group(0);
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|error| start(&error))?;
         let input = child.stdin.take().expect("it was asked for");

@@ -96,7 +96,7 @@ pub struct SubjectView {
     pub bytes: Option<u64>,
     /// Whether it was written once before it was measured.
     pub is_filled: bool,
-    /// The subject that it is compared with, by number, if that is not the first.
+    /// The subject that it is compared with, by number; the first if absent.
     #[serde(default)]
     pub by: Option<usize>,
     /// How full was what it lies on when it was measured, of 1, if that is known.
@@ -214,6 +214,9 @@ pub struct Probe {
     pub iops: f64,
     /// The figure that was to keep within its bound.
     pub value: Option<f64>,
+    /// Operations that failed.
+    #[serde(default)]
+    pub errors: u64,
     /// Whether it did, and the rate was had.
     pub holds: bool,
 }

@@ -14,7 +14,8 @@ pub fn side_by_side(first: &Outcome, other: &Outcome) -> Result<Outcome, String>
             continue;
         };
         let other_view = &other.subjects[other_subject];
-        if view != other_view {
+        let was = |view: &SubjectView| (view.what.clone(), view.bytes, view.is_filled, view.is_cached);
+        if was(view) != was(other_view) {
             let told = |view: &SubjectView| match view.bytes {
                 Some(bytes) => format!("{} of {bytes} bytes", view.what),
                 None => view.what.clone(),
@@ -23,7 +24,11 @@ pub fn side_by_side(first: &Outcome, other: &Outcome) -> Result<Outcome, String>
         }
         for (point, point_view) in first.points.iter().enumerate() {
             // A job of the same name that does something else is another one.
-            let is_same = |one: &PointView| one == point_view;
+            // Commands have paths of their run in them.
+            let is_same = |one: &PointView| {
+                PointView { run: None, ..one.clone() } == PointView { run: None, ..point_view.clone() }
+                    && one.run.is_some() == point_view.run.is_some()
+            };
             let Some(other_point) = other.points.iter().position(is_same) else { continue };
             let mut found = [
                 first.samples_of(point, subject, false).cloned().collect::<Vec<_>>(),

@@ -232,7 +232,7 @@ impl Point {
     }
 
     /// Whether it stays within what is used of a subject, and its clients do not keep each other out.
-    fn fits(&self, subject: &Subject) -> Result<(), PlanFileError> {
+    fn fits(&self, subject: &Subject, hosts: usize) -> Result<(), PlanFileError> {
         let wrong = |text: String| {
             Err(PlanFileError::Sense(format!("job {:?} on {}: {text}", self.name, subject.name)))
         };
@@ -249,7 +249,7 @@ impl Point {
             return wrong("fio neither runs commands nor keeps within an objective".to_owned());
         }
         let alone = matches!(subject.place(), Some(Place::Raw(_))) && !by_fio;
-        if alone && self.clients > 1 && self.job.mode.writes() && !subject.is_by_client() {
+        if alone && self.clients as usize > hosts && self.job.mode.writes() && !subject.is_by_client() {
             return wrong(
                 "one client writes to a raw device; give each one by `{client}` in its name".to_owned(),
             );
@@ -312,6 +312,18 @@ impl Plan {
         let named = self.subjects.iter().flat_map(|subject| subject.agents.iter().flatten());
         if let Some(unknown) = named.into_iter().find(|name| !hosts.contains(name.as_str())) {
             return wrong(format!("there is no agent {unknown:?}"));
+        }
+        // A device of the same name is another on each host.
+        let is_named = self.subjects.iter().any(|subject| subject.agents.is_some());
+        let is_local =
+            |subject: &&Subject| matches!(subject.place(), Some(Place::Raw(_) | Place::Directory(_)));
+        if let Some(subject) =
+            self.subjects.iter().filter(is_local).find(|subject| is_named && subject.agents.is_none())
+        {
+            return wrong(format!(
+                "a subject names its agents, and {} does not; say which host it is on: agents = [] is this one",
+                subject.name
+            ));
         }
         let by_fio = self.subjects.iter().filter(|subject| subject.engine == Engine::Fio);
         if let Some(subject) = by_fio.into_iter().find(|subject| !self.agents_of(subject).is_empty()) {
@@ -388,7 +400,7 @@ impl Plan {
         }
         for point in &points {
             for subject in self.subjects.iter().filter(|subject| point.is_for(subject)) {
-                point.fits(subject)?;
+                point.fits(subject, self.agents_of(subject).len().max(1))?;
                 let writes = point.run.is_none() && (point.job.mode.writes() || subject.is_filled());
                 if writes && !matches!(subject.place(), Some(Place::Directory(_))) && !subject.overwrite {
                     return wrong(format!(

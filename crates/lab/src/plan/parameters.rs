@@ -11,8 +11,8 @@ const DEPTH_MAX: usize = 4;
 /// The most that a parameter may become.
 const VALUE_BYTES_MAX: usize = 4096;
 /// Keys at a plan's top that can be set, whether it has them or not.
-const KEYS: [&str; 9] =
-    ["name", "title", "note", "rounds", "order", "control", "threads", "runtime", "ramp_time"];
+const KEYS: [&str; 10] =
+    ["name", "title", "note", "rounds", "order", "control", "threads", "baseline", "runtime", "ramp_time"];
 /// What is filled in later.
 const PLACES: [&str; 4] = ["client", "dir", "subject", "target"];
 

@@ -9,7 +9,7 @@ const TOLD: [&str; 4] = ["iops", "mean_us", "p99_us", "machine_us"];
 
 /// What heads the columns of [`rows`].
 pub(super) fn headings(outcome: &Outcome) -> Vec<String> {
-    let by = outcome.baseline.map_or("", |point| &outcome.points[point].name);
+    let by = outcome.baseline.and_then(|point| outcome.points.get(point)).map_or("", |point| &point.name);
     let subjects = outcome.subjects.iter().map(|subject| format!(">{}", subject.name));
     [format!("job, by {by}"), "figure".to_owned()].into_iter().chain(subjects).collect()
 }

@@ -25,21 +25,32 @@ pub fn explained(plan: &Plan) -> String {
         };
         let fate = match subject.place() {
             Some(Place::Directory(_)) => "files are made in it, and stay",
+            Some(Place::System(_)) => "commands are run",
             _ => fate,
         };
+        let agents: Vec<&str> = plan.agents_of(subject).iter().map(|agent| agent.name.as_str()).collect();
+        let by = if agents.is_empty() { "this host".to_owned() } else { agents.join(", ") };
         let size = subject.size.map_or("all of it".to_owned(), |size| size.to_string());
-        vec![subject.name.clone(), subject.described(), size, fate.to_owned()]
+        vec![subject.name.clone(), subject.described(), by, size, fate.to_owned()]
     });
-    let headings = ["subject", "what", "size", "what becomes of it"];
+    let headings = ["subject", "what", "load by", "size", "what becomes of it"];
     text += &table::render(&headings, subjects.collect::<Vec<_>>());
     text.push('\n');
     let jobs = points.iter().map(|point| {
         let job = &point.job;
-        let rate = job.rate_iops.map_or("as fast as it can".to_owned(), |rate| format!("{rate} a second"));
+        let rate = match (&point.within, job.rate_iops) {
+            (Some(within), _) => format!("the highest with {} at most {}", within.figure, within.at_most),
+            (None, Some(rate)) => format!("{rate} a second"),
+            (None, None) => "as fast as it can".to_owned(),
+        };
+        let operations = match &point.run {
+            Some(line) => format!("`{line}`"),
+            None => format!("{} {}", job.mode, job.block),
+        };
         let runtime = job.runtime.unwrap_or_default().as_secs_f64();
         vec![
             point.name.clone(),
-            format!("{} {}", job.mode, job.block),
+            operations,
             job.depth.to_string(),
             point.clients.to_string(),
             rate,
@@ -52,8 +63,17 @@ pub fn explained(plan: &Plan) -> String {
         let at = event.at.as_secs_f64();
         let _ = writeln!(text, "\nAfter {at} s of each sample: {} (`{}`)", event.name, event.run);
     }
+    let before = plan.jobs.iter().filter_map(|job| Some((job.name.as_deref()?, job.before.as_ref()?)));
+    for (job, line) in before {
+        let _ = writeln!(text, "\nBefore each sample of {job}: `{line}`");
+    }
     for subject in &plan.subjects {
-        for (when, line) in [("Before", &subject.start), ("In the end", &subject.stop)] {
+        let lines = [
+            ("Before", &subject.start),
+            ("Before each sample", &subject.before),
+            ("In the end", &subject.stop),
+        ];
+        for (when, line) in lines {
             if let Some(line) = line {
                 let _ = writeln!(text, "\n{when}, for {}: `{line}`", subject.name);
             }

@@ -50,39 +50,58 @@ fn words(headings: &[&str]) -> Vec<String> {
     headings.iter().map(|heading| (*heading).to_owned()).collect()
 }
 
+/// A column of a table of medians.
+enum Column<T> {
+    /// Of what does nothing this is 0.
+    Rate(fn(&T, &Sample) -> Option<f64>),
+    /// Of what does nothing there is none.
+    Each(fn(&T) -> Option<f64>),
+}
+
 /// By names that samples have in common, the medians of columns.
 fn medians<T>(
     samples: &[&Sample],
     of: fn(&Sample) -> &Vec<T>,
-    name: fn(&T) -> String,
-    columns: &[fn(&T, &Sample) -> Option<f64>],
-) -> Vec<(String, Vec<Option<f64>>)> {
-    let mut found: BTreeMap<String, Vec<Vec<f64>>> = BTreeMap::new();
+    names: fn(&T) -> Vec<String>,
+    columns: &[Column<T>],
+) -> Vec<(Vec<String>, Vec<Option<f64>>)> {
+    let mut found: BTreeMap<Vec<String>, Vec<Vec<f64>>> = BTreeMap::new();
     for sample in samples {
         for one in of(sample) {
-            let values = found.entry(name(one)).or_insert_with(|| vec![Vec::new(); columns.len()]);
+            let values = found.entry(names(one)).or_insert_with(|| vec![Vec::new(); columns.len()]);
             for (values, column) in values.iter_mut().zip(columns) {
-                values.extend(column(one, sample));
+                match column {
+                    Column::Rate(of) => values.extend(of(one, sample)),
+                    Column::Each(of) => values.extend(of(one)),
+                }
             }
         }
     }
-    found.into_iter().map(|(name, values)| (name, values.into_iter().map(median).collect())).collect()
+    // What did nothing in a sample is not in it.
+    let told = |(mut values, column): (Vec<f64>, &Column<T>)| {
+        if matches!(column, Column::Rate(_)) {
+            values.resize(samples.len(), 0.0);
+        }
+        median(values)
+    };
+    let medians = |values: Vec<Vec<f64>>| values.into_iter().zip(columns).map(told).collect();
+    found.into_iter().map(|(names, values)| (names, medians(values))).collect()
 }
 
 fn drives(outcome: &Outcome) -> Table {
-    let columns: [fn(&DriveUse, &Sample) -> Option<f64>; 8] = [
-        |drive, _| Some(drive.read_iops),
-        |drive, _| drive.read_bytes_each.map(|bytes| bytes / 1024.0),
-        |drive, _| drive.read_us,
-        |drive, _| Some(drive.write_iops),
-        |drive, _| drive.write_bytes_each.map(|bytes| bytes / 1024.0),
-        |drive, _| drive.write_us,
-        |drive, _| Some(drive.in_flight),
-        |drive, _| Some(drive.busy * 100.0),
+    let columns: [Column<DriveUse>; 8] = [
+        Column::Rate(|drive, _| Some(drive.read_iops)),
+        Column::Each(|drive| drive.read_bytes_each.map(|bytes| bytes / 1024.0)),
+        Column::Each(|drive| drive.read_us),
+        Column::Rate(|drive, _| Some(drive.write_iops)),
+        Column::Each(|drive| drive.write_bytes_each.map(|bytes| bytes / 1024.0)),
+        Column::Each(|drive| drive.write_us),
+        Column::Rate(|drive, _| Some(drive.in_flight)),
+        Column::Rate(|drive, _| Some(drive.busy * 100.0)),
     ];
     let rows = cases(outcome).into_iter().flat_map(|(case, samples)| {
-        let drives = medians(&samples, |sample| &sample.drives, |drive| drive.name.clone(), &columns);
-        drives.into_iter().map(move |(drive, values)| cells(&[&case, &drive], &values))
+        let drives = medians(&samples, |sample| &sample.drives, |drive| vec![drive.name.clone()], &columns);
+        drives.into_iter().map(move |(names, values)| cells(&case, names, &values))
     });
     Table {
         title: "What devices got, as the kernel passed it on".to_owned(),
@@ -103,18 +122,18 @@ fn drives(outcome: &Outcome) -> Table {
 }
 
 fn network(outcome: &Outcome) -> Table {
-    let columns: [fn(&InterfaceUse, &Sample) -> Option<f64>; 6] = [
-        |interface, _| Some(interface.received_mib_per_second),
-        |interface, _| Some(interface.sent_mib_per_second),
-        |interface, _| Some(interface.received_packets_per_second),
-        |interface, _| Some(interface.sent_packets_per_second),
-        |interface, _| Some(interface.errors as f64),
-        |interface, _| Some(interface.dropped as f64),
+    let columns: [Column<InterfaceUse>; 6] = [
+        Column::Rate(|interface, _| Some(interface.received_mib_per_second)),
+        Column::Rate(|interface, _| Some(interface.sent_mib_per_second)),
+        Column::Rate(|interface, _| Some(interface.received_packets_per_second)),
+        Column::Rate(|interface, _| Some(interface.sent_packets_per_second)),
+        Column::Rate(|interface, _| Some(interface.errors as f64)),
+        Column::Rate(|interface, _| Some(interface.dropped as f64)),
     ];
     let rows = cases(outcome).into_iter().flat_map(|(case, samples)| {
-        let name = |interface: &InterfaceUse| interface.name.clone();
+        let name = |interface: &InterfaceUse| vec![interface.name.clone()];
         let interfaces = medians(&samples, |sample| &sample.network, name, &columns);
-        interfaces.into_iter().map(move |(interface, values)| cells(&[&case, &interface], &values))
+        interfaces.into_iter().map(move |(names, values)| cells(&case, names, &values))
     });
     Table {
         title: "What network interfaces moved".to_owned(),
@@ -135,18 +154,17 @@ fn network(outcome: &Outcome) -> Table {
 fn thread_times(outcome: &Outcome) -> Table {
     let mut rows = Vec::new();
     for (case, samples) in cases(outcome) {
-        let name = |thread: &ThreadUse| format!("{}\n{}\n{}", thread.process, thread.thread, thread.threads);
-        let columns: [fn(&ThreadUse, &Sample) -> Option<f64>; 3] = [
-            |thread, sample| per_operation(thread.cpu_us, sample),
-            |thread, sample| per_operation(thread.waited_us, sample),
-            |thread, sample| per_operation(thread.slices as f64, sample),
+        let names = |thread: &ThreadUse| vec![thread.process.clone(), thread.thread.clone()];
+        let columns: [Column<ThreadUse>; 4] = [
+            Column::Each(|thread| Some(thread.threads as f64)),
+            Column::Rate(|thread, sample| per_operation(thread.cpu_us, sample)),
+            Column::Rate(|thread, sample| per_operation(thread.waited_us, sample)),
+            Column::Rate(|thread, sample| per_operation(thread.slices as f64, sample)),
         ];
-        let mut threads = medians(&samples, |sample| &sample.thread_times, name, &columns);
-        threads.sort_by(|one, other| other.1[0].partial_cmp(&one.1[0]).unwrap_or(std::cmp::Ordering::Equal));
-        for (name, values) in threads.into_iter().take(THREADS_TOLD) {
-            let names: Vec<&str> = std::iter::once(case.as_str()).chain(name.split('\n')).collect();
-            rows.push(cells(&names, &values));
-        }
+        let mut threads = medians(&samples, |sample| &sample.thread_times, names, &columns);
+        threads.sort_by(|one, other| other.1[1].partial_cmp(&one.1[1]).unwrap_or(std::cmp::Ordering::Equal));
+        let told = threads.into_iter().take(THREADS_TOLD);
+        rows.extend(told.map(|(names, values)| cells(&case, names, &values)));
     }
     Table {
         title: "CPU time of threads, and how long they waited for a CPU".to_owned(),
@@ -154,7 +172,7 @@ fn thread_times(outcome: &Outcome) -> Table {
             "job",
             "process",
             "thread",
-            "threads",
+            ">threads",
             ">CPU µs/op",
             ">waited µs/op",
             ">wake-ups/op",
@@ -168,9 +186,9 @@ fn per_operation(sum: f64, sample: &Sample) -> Option<f64> {
 }
 
 /// Names, and values as they are told.
-fn cells(names: &[&str], values: &[Option<f64>]) -> Vec<String> {
-    let names = names.iter().map(|name| (*name).to_owned());
-    names.chain(values.iter().map(|value| figure(*value))).collect()
+fn cells(case: &str, names: Vec<String>, values: &[Option<f64>]) -> Vec<String> {
+    let values = values.iter().map(|value| figure(*value));
+    std::iter::once(case.to_owned()).chain(names).chain(values).collect()
 }
 
 /// Sums of counts, the most first.

@@ -161,7 +161,7 @@ fn in_words(page: &mut Page, outcome: &Outcome, summary: &Summary) {
 
 fn table(page: &mut Page, headings: &[String], rows: &[Vec<String>]) {
     let is_number: Vec<bool> = headings.iter().map(|heading| heading.starts_with('>')).collect();
-    let class = |number: usize| if is_number[number] { " class=\"number\"" } else { "" };
+    let class = |number: usize| if is_number.get(number) == Some(&true) { " class=\"number\"" } else { "" };
     page.add("<div class=\"wide\"><table><tr>");
     for (number, heading) in headings.iter().enumerate() {
         page.add(&format!("<th{}>{}</th>", class(number), escaped(heading.trim_start_matches('>'))));
@@ -489,7 +489,7 @@ fn about(page: &mut Page, outcome: &Outcome) {
         term(&subject.name, &format!("{}{filled}{full}{left_out}", subject.what));
     }
     let rounds = outcome.samples.iter().map(|sample| sample.round).max().unwrap_or(0);
-    term("Rounds", &format!("{rounds} of {}, subjects in turns", outcome.rounds));
+    term("Rounds", &format!("{rounds} of {}, each with all subjects", outcome.rounds));
     page.add("</dl>");
     let mut told = String::new();
     let quantiles: Vec<&str> = FIGURES

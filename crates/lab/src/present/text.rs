@@ -163,6 +163,8 @@ pub(super) fn words(outcome: &Outcome, row: &Row, ratio: &Ratio) -> &'static str
     match row.said(ratio) {
         // What was not measured in turns may differ for many reasons.
         _ if !outcome.in_turns => "",
+        // Latencies at other rates are not each other's.
+        _ if outcome.points[row.point].within.is_some() && row.figure.name != "iops" => "",
         Said::Better => "better",
         Said::Worse => "worse",
         Said::NoDifferenceShown if ratio.interval.is_some() => "no difference shown",

@@ -30,6 +30,10 @@ fn missed_of(
     for (number, point) in plan.points()?.iter().enumerate() {
         let is_meant = |name: &String| *name == point.name || *name == point.job_name;
         let is_for = |subject: usize| point.is_for(&plan.subjects[subject]);
+        let is_left_out = |subject: usize| outcome.subjects[subject].left_out.is_some();
+        if is_left_out(subject) || than.is_some_and(is_left_out) {
+            continue;
+        }
         if !expected.job.as_ref().is_none_or(is_meant) || !is_for(subject) || !than.is_none_or(is_for) {
             continue;
         }

@@ -10,7 +10,7 @@ use crate::archive::{AgentView, Sample, Second};
 use crate::engine::cpu::{Monitor, Role, Usage, Watched};
 use crate::engine::histogram::{Buckets, Latency};
 use crate::engine::plan::{Job, TargetName};
-use crate::monitor::{Pressure, Stalls};
+use crate::monitor::{DriveUse, Drives, InterfaceUse, Network, Pressure, Stalls};
 use crate::plan::{Place, Subject};
 use crate::report::{Cpu, Side};
 use crate::testbed::command;
@@ -52,6 +52,8 @@ pub(super) struct Seen {
     pub(super) output: String,
     pub(super) usage: Usage,
     pressure: Pressure,
+    drives: Vec<DriveUse>,
+    network: Vec<InterfaceUse>,
     began_ns: u64,
 }
 
@@ -63,14 +65,16 @@ pub(super) fn watch(
 ) -> anyhow::Result<Seen> {
     let monitor = Monitor::of(Vec::new(), nodes);
     let (began_ns, stalls, before) = (unix_ns(), Stalls::now(), monitor.snapshot());
+    let (drives, network) = (Drives::now(), Network::now());
     let used_before = children_us()?;
     let output = run()?;
     let mut usage = monitor.usage(&before, &monitor.snapshot());
     let pressure = Stalls::now().since(&stalls);
+    let (drives, network) = (Drives::now().since(&drives), Network::now().since(&network));
     let client_us = children_us()? - used_before;
     usage.client.cpu_us = Some(client_us);
     usage.roles.insert(Role::Client, client_us);
-    Ok(Seen { output, usage, pressure, began_ns })
+    Ok(Seen { output, usage, pressure, drives, network, began_ns })
 }
 
 impl Seen {
@@ -79,6 +83,7 @@ impl Seen {
         let mut sample = sample_of(told)?;
         sample.began_unix_ms = self.began_ns / 1_000_000;
         (sample.cpu_pressure, sample.io_pressure) = (self.pressure.cpu, self.pressure.io);
+        (sample.drives, sample.network) = (self.drives.clone(), self.network.clone());
         sample.agents = vec![AgentView {
             name: FIO.to_owned(),
             opened_unix_ms: self.began_ns as f64 / 1e6,
@@ -144,13 +149,14 @@ fn arguments(asked: &Asked<'_>, job: &Job) -> anyhow::Result<Vec<String>> {
         arguments.push("--zero_buffers=1".to_owned());
     }
     arguments.extend(match subject.place().context("the subject is nowhere")? {
-        // As our own engine does it: registered buffers and files, whatever has completed reaped at once.
+        // As our own engine does it: registered buffers and files, whatever has completed reaped at once, and what takes its place
+        // begun at once. In smaller parts it keeps some devices busier, and is another job.
         Place::Raw(_) | Place::Directory(_) => vec![
             "--ioengine=io_uring".to_owned(),
             format!("--direct={}", u8::from(subject.is_direct())),
             "--registerfiles=1".to_owned(),
             "--fixedbufs=1".to_owned(),
-            format!("--iodepth_batch_submit={}", (job.depth / 4).max(1)),
+            format!("--iodepth_batch_submit={}", job.depth),
             "--iodepth_batch_complete_min=1".to_owned(),
             format!("--iodepth_batch_complete_max={}", job.depth),
         ],

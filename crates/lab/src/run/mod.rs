@@ -1,4 +1,4 @@
-//! Running a plan: every point on every subject in every round, in turns, and all of it into an archive.
+//! Running a plan: every point on every subject in every round, and all of it into an archive.
 //!
 //! What makes the load are agents, processes of their own; this one watches. Whatever ends it (an error, a signal, a panic), it
 //! ends the agents and has each subject's `stop` run; what came until then is in the archive.
@@ -25,7 +25,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use subjects::{NotStopped, Standing, Used};
+use subjects::{NotStopped, Standing};
 
 /// What the program that a plan is run by knows, and this does not.
 pub trait Host {
@@ -257,8 +257,7 @@ fn measure_all(
         std::thread::sleep(host.served_delay(subject));
         let Condition { full, is_debug } = host.condition(subject)?;
         let view = &mut outcome.subjects[number];
-        let of_device = bytes.filter(|_| subject.is_filled()).and_then(Used::share);
-        (view.bytes, view.full, view.is_debug) = (bytes.map(|used| used.bytes), full.or(of_device), is_debug);
+        (view.bytes, view.full, view.is_debug) = (bytes, full, is_debug);
     }
     let mut turns: Vec<Turn> = (0..plan.subjects.len())
         .filter(|subject| is_there(*subject))
@@ -274,7 +273,8 @@ fn measure_all(
     let mut number = 0;
     for round in 1..=plan.rounds {
         for (point_number, point) in points.iter().enumerate() {
-            for Turn { subject, is_control } in ordered(&turns, plan.order, round, point_number) {
+            let drawn = (outcome.began_unix_ms, round, point_number);
+            for Turn { subject, is_control } in ordered(&turns, plan.order, drawn) {
                 let plan_subject = &plan.subjects[subject];
                 if !point.is_for(plan_subject) {
                     continue;
@@ -287,7 +287,8 @@ fn measure_all(
                 let name = format!("round {round}: {} on {}{twin}", point.name, plan_subject.name);
                 let left = left(plan, began, number - 1, of);
                 progress(&Progress::Sample { name: name.clone(), number, of, left });
-                let asked = sample::Asked { plan, host, subject: plan_subject, point, round, options };
+                let asked =
+                    sample::Asked { plan, host, subject: plan_subject, point, round, probe: 0, options };
                 let taken = match &point.within {
                     Some(objective) => search::take(&asked, objective, progress),
                     None => sample::take(&asked, progress),
@@ -312,8 +313,8 @@ fn measure_all(
     Ok(())
 }
 
-/// The turns of a round, in their order.
-fn ordered(turns: &[Turn], order: TurnOrder, round: u32, point: usize) -> Vec<Turn> {
+/// The turns of a round, in their order, by when the run began, by the round and by the job.
+fn ordered(turns: &[Turn], order: TurnOrder, (began, round, point): (u64, u32, usize)) -> Vec<Turn> {
     let mut turns = turns.to_vec();
     match order {
         TurnOrder::Turns => {
@@ -321,8 +322,8 @@ fn ordered(turns: &[Turn], order: TurnOrder, round: u32, point: usize) -> Vec<Tu
             turns.rotate_left((round as usize - 1) % count);
         }
         TurnOrder::Random => {
-            // The same whenever the plan is run, and another for each round and job: Fisher and Yates (1938).
-            let mut random = Random::new(u64::from(round) << 32 | point as u64);
+            // Fisher and Yates (1938).
+            let mut random = Random::new(began ^ u64::from(round) << 48 ^ (point as u64) << 40);
             for last in (1..turns.len()).rev() {
                 turns.swap(last, random.index(last + 1));
             }

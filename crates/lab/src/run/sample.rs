@@ -40,6 +40,8 @@ pub(super) struct Asked<'a> {
     pub(super) subject: &'a Subject,
     pub(super) point: &'a Point,
     pub(super) round: u32,
+    /// Which try of the same it is, from 0.
+    pub(super) probe: u32,
     pub(super) options: &'a Options<'a>,
 }
 
@@ -150,7 +152,9 @@ pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -
     let served = if is_counted { host.served(subject, point.clients)? } else { None };
     let mut clients = Vec::new();
     for number in 1..=point.clients {
-        let job = job_of(subject, point, host, number, round).context("no agent reaches this subject")?;
+        let mut job = job_of(subject, point, host, number, round).context("no agent reaches this subject")?;
+        // What one try has read the next is not to find in a cache.
+        job.seed ^= u64::from(asked.probe) << 16;
         let order = Order { job, access: access_of(subject, host, point.clients) };
         let (name, mut command) = start_of(asked.plan, subject, host, number);
         let agent = Agent::start(&name, &mut command, &order)?;

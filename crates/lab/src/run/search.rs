@@ -13,44 +13,56 @@ const CLOSE: f64 = 1.05;
 const HAD_MIN: f64 = 0.99;
 /// Where the bound holds at no less than this part of what there is, it is not the load that breaks it.
 const SHARES_MAX: f64 = 64.0;
+/// So many operations are to lie beyond a percentile.
+const BEYOND_MIN: f64 = 10.0;
 /// More rates are never tried.
 const PROBES_MAX: usize = 14;
 
-/// Takes samples of one point until the rate is found: the sample at that rate, or the last one if the bound holds at none.
+/// Takes samples of one point until the rate is found, and one more at that rate: the one by which it was found is the luckiest of
+/// those that were tried. Where the bound does not hold again, a rate a little lower is taken.
 pub(super) fn take(
     asked: &Asked<'_>,
     objective: &Objective,
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> anyhow::Result<Sample> {
     let figure = figure_named(&objective.figure).context("there is no such figure")?;
+    let clients = asked.point.clients;
+    let mut probes: Vec<Probe> = Vec::new();
     let mut search = Search::default();
-    let mut probes = Vec::new();
-    let mut best = None;
-    let mut asked_iops = None;
+    let (mut asked_iops, mut is_found) = (None, false);
     loop {
-        let sample = sample::take(&at_rate(asked, asked_iops, &mut asked.point.clone()), progress)?;
+        let mut point = asked.point.clone();
+        let mut sample = sample::take(&at_rate(asked, asked_iops, probes.len(), &mut point), progress)?;
         let probe = probe_of(&sample, asked_iops, figure, objective);
         probes.push(probe);
-        let is_over = sample.stopped_early || !sample.missing.is_empty();
-        let next = if is_over { None } else { search.next(&probe).filter(|_| probes.len() < PROBES_MAX) };
         // What was cut short is told, and not what came before.
-        if is_over || probe.holds || best.is_none() && next.is_none() {
-            best = Some(sample);
-        }
-        match next.map(|rate| whole_rate(rate, asked.point.clients)) {
+        let is_over = sample.stopped_early || !sample.missing.is_empty() || probes.len() >= PROBES_MAX;
+        let next = if is_over {
+            None
+        } else if is_found {
+            let lower = whole_rate(f64::from(asked_iops.unwrap_or(1)) / CLOSE, clients);
+            Some(lower).filter(|rate| !probe.holds && Some(*rate) != asked_iops)
+        } else {
+            let next = search.next(&probe).map(|rate| whole_rate(rate, clients));
+            let was_tried = |rate: u32| probes.iter().any(|probe| probe.asked_iops == Some(f64::from(rate)));
+            let next = next.filter(|rate| !was_tried(*rate));
+            is_found = next.is_none() && search.holds_at.is_some();
+            next.or(search.holds_at.filter(|_| is_found).map(|rate| rate as u32))
+        };
+        match next {
             Some(rate) => asked_iops = Some(rate),
-            None => break,
+            None => {
+                sample.probes = probes;
+                return Ok(sample);
+            }
         }
     }
-    let mut best = best.context("no rate was tried")?;
-    best.probes = probes;
-    Ok(best)
 }
 
-/// The same at a rate of all clients together; as fast as it can without.
-fn at_rate<'a>(asked: &Asked<'a>, asked_iops: Option<u32>, point: &'a mut Point) -> Asked<'a> {
+/// The same at a rate of all clients together, as fast as it can without; other offsets for each probe.
+fn at_rate<'a>(asked: &Asked<'a>, asked_iops: Option<u32>, probe: usize, point: &'a mut Point) -> Asked<'a> {
     point.job.rate_iops = asked_iops.map(|rate| rate / point.clients);
-    Asked { point, ..*asked }
+    Asked { point, probe: probe as u32, ..*asked }
 }
 
 /// A rate that so many clients can have a whole part of.
@@ -62,8 +74,12 @@ fn probe_of(sample: &Sample, asked_iops: Option<u32>, figure: &Figure, objective
     let value = (figure.of)(sample);
     let is_had =
         asked_iops.is_none_or(|rate| sample.iops() >= f64::from(rate) * HAD_MIN && sample.overdue == 0);
-    let holds = is_had && sample.errors == 0 && value.is_some_and(|value| value <= objective.at_most);
-    Probe { asked_iops: asked_iops.map(f64::from), iops: sample.iops(), value, holds }
+    // Of fewer a percentile is not known.
+    let beyond = figure.quantile.map_or(0.0, |quantile| sample.operations() as f64 * (1.0 - quantile));
+    let is_known = figure.quantile.is_none() || beyond >= BEYOND_MIN;
+    let is_within = is_known && value.is_some_and(|value| value <= objective.at_most);
+    let (errors, holds) = (sample.errors, is_had && sample.errors == 0 && is_within);
+    Probe { asked_iops: asked_iops.map(f64::from), iops: sample.iops(), value, errors, holds }
 }
 
 /// Between which rates it lies, as far as is known.
@@ -104,7 +120,7 @@ mod tests {
         let (mut tried, mut highest, mut asked_iops) = (Vec::new(), None, None);
         loop {
             let rate: f64 = asked_iops.unwrap_or(most);
-            let probe = Probe { asked_iops, iops: rate, value: None, holds: rate <= limit };
+            let probe = Probe { asked_iops, iops: rate, holds: rate <= limit, ..Probe::default() };
             tried.push(rate);
             if probe.holds {
                 highest = Some(highest.map_or(rate, |highest: f64| highest.max(rate)));

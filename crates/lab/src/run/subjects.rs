@@ -3,8 +3,7 @@
 use super::sample::{access_of, job_of, start_of};
 use super::{Host, Progress, filled_in, fio};
 use crate::agent::{Access, Agent, Order, Said, Wish};
-use crate::engine::plan::{Job, Mode, TargetName};
-use crate::monitor::device_bytes;
+use crate::engine::plan::{Job, Mode};
 use crate::plan::{Place, Plan, Point, Subject};
 use crate::testbed::cleanup::Undo;
 use crate::testbed::command;
@@ -24,21 +23,6 @@ const FILL_BLOCK_BYTES: u64 = 1 << 20;
 const AGE_BLOCK_BYTES: u64 = 4096;
 const AGE_DEPTH: u32 = 32;
 const MIB: f64 = 1048576.0;
-
-/// What each client uses of a subject.
-#[derive(Clone, Copy)]
-pub(super) struct Used {
-    pub(super) bytes: u64,
-    /// Of how many there are, where that is a device of its own.
-    of: Option<u64>,
-}
-
-impl Used {
-    /// Which share of the device that is.
-    pub(super) fn share(self) -> Option<f64> {
-        self.of.filter(|of| *of > 0).map(|of| self.bytes as f64 / of as f64)
-    }
-}
 
 /// Subjects that stand. The last that was started is stopped first: it may live by those before.
 #[derive(Default)]
@@ -96,7 +80,7 @@ pub(super) fn fill(
     host: &dyn Host,
     stopping: &AtomicBool,
     progress: &mut dyn FnMut(&Progress<'_>),
-) -> anyhow::Result<Option<Used>> {
+) -> anyhow::Result<Option<u64>> {
     let points: Vec<&Point> =
         points.iter().filter(|point| point.is_for(subject) && point.run.is_none()).collect();
     let Some(clients) = points.iter().map(|point| point.clients).max() else { return Ok(None) };
@@ -105,7 +89,7 @@ pub(super) fn fill(
         if subject.is_filled() {
             fio::fill(subject, clients, stopping)?;
         }
-        return Ok(subject.size.map(|size| Used { bytes: size.0, of: None }));
+        return Ok(subject.size.map(|size| size.0));
     }
     let mut bytes = None;
     let hosts = match subject.place() {
@@ -132,9 +116,10 @@ fn fill_for(
     client: u32,
     stopping: &AtomicBool,
     progress: &mut dyn FnMut(&Progress<'_>),
-) -> anyhow::Result<Used> {
+) -> anyhow::Result<u64> {
     let target = subject.target(client).context("no agent reaches it")?;
-    let access = access_of(subject, host, 1);
+    // Past the page cache: what it would write back later falls into somebody's sample.
+    let access = Access { cached: false, ..access_of(subject, host, 1) };
     // On the host of that client: what it has may be nowhere else.
     let start = |order: &Order| {
         let (name, mut command) = start_of(plan, subject, host, client);
@@ -162,10 +147,8 @@ fn fill_for(
         job.region(bytes, alignment)
             .map_err(|error| anyhow!("job {:?}: {}", point.name, error.to_string().replace("--", "")))?;
     }
-    let is_device = matches!(&target, TargetName::Raw(path) if device_bytes(path).is_some());
-    let used = Used { bytes, of: Some(found).filter(|_| is_device) };
     if !subject.is_filled() {
-        return Ok(used);
+        return Ok(bytes);
     }
     let whole = bytes / FILL_BLOCK_BYTES * FILL_BLOCK_BYTES;
     let step = u64::from(alignment);
@@ -215,5 +198,5 @@ fn fill_for(
             }
         }
     }
-    Ok(used)
+    Ok(bytes)
 }

@@ -1,6 +1,9 @@
 //! A command as a target: each run of it is an operation, and its latency is how long that takes.
 
 use crate::engine::{Completion, Operation, Target, TargetError};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::fs::File;
+use std::io::{Read, Seek};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -47,13 +50,20 @@ impl CommandTarget {
 fn run(line: &str) -> Result<(), String> {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "sh", "-c", line]);
-    let output = command.stdin(Stdio::null()).stdout(Stdio::null()).output();
-    let output = output.map_err(|error| format!("{line:?} cannot be run: {error}"))?;
-    if output.status.success() {
+    let failed = |error: std::io::Error| format!("{line:?} cannot be run: {error}");
+    // A pipe would be waited for as long as anybody whom it leaves behind holds it.
+    let memory = memfd_create(c"complaints", MFdFlags::MFD_CLOEXEC).map_err(|error| failed(error.into()))?;
+    let mut complaints = File::from(memory);
+    let errors = complaints.try_clone().map_err(failed)?;
+    let status =
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors).status().map_err(failed)?;
+    if status.success() {
         return Ok(());
     }
-    let words: String = String::from_utf8_lossy(&output.stderr).trim().chars().take(WORDS_MAX).collect();
-    Err(format!("{line:?} ends with {}: {words}", output.status))
+    let mut words = Vec::new();
+    complaints.rewind().and_then(|()| complaints.read_to_end(&mut words)).map_err(failed)?;
+    let words: String = String::from_utf8_lossy(&words).trim().chars().take(WORDS_MAX).collect();
+    Err(format!("{line:?} ends with {status}: {words}"))
 }
 
 impl Target for CommandTarget {

@@ -296,6 +296,14 @@ fn list() -> anyhow::Result<()> {
 fn run_plan(arguments: &RunArguments, path: &Path) -> anyhow::Result<ExitCode> {
     let out = out_of(arguments.out.as_deref(), &arguments.plan.plan)?;
     let scratch = std::path::absolute(&out)?.join("scratch");
+    // Plans have it in commands, where much else has a meaning.
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._+-".contains(c);
+    if !scratch.to_str().is_some_and(|path| path.chars().all(is_plain)) {
+        return Err(anyhow!(Usage(format!(
+            "{}: plans have this path in commands; take one of letters, digits and . _ + - with --out",
+            scratch.display()
+        ))));
+    }
     let (plan, text) = read_plan(&arguments.plan, &scratch)?;
     let mut archive = Archive::create(&out, PLAN, &text)?;
     let stopping = stop_when_wished()?;

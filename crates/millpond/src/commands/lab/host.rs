@@ -78,6 +78,8 @@ impl Host for ThisHost {
         let clients = if subject.is_by_client() { clients } else { 1 };
         let targets: Vec<TargetName> = (1..=clients).filter_map(|client| subject.target(client)).collect();
         match subject.place() {
+            // What lies in the page cache is counted when it is written back, or never.
+            Some(Place::Raw(_)) if !subject.is_direct() => Ok(None),
             Some(Place::Raw(_)) => {
                 let mut counted = Counted::default();
                 for target in &targets {
@@ -103,8 +105,13 @@ impl Host for ThisHost {
     }
 
     fn condition(&self, subject: &Subject) -> anyhow::Result<Condition> {
+        let path = self.directory_of(subject);
         match subject.place() {
-            Some(Place::Volume(_)) => condition(&self.directory_of(subject)),
+            Some(Place::Volume(_)) => condition(&path),
+            // An export may be anybody's, and a system anything.
+            Some(Place::Nbd(_) | Place::System(_)) if Directory::new(&path)?.holder()?.is_some() => {
+                Ok(Condition { full: None, ..condition(&path)? })
+            }
             _ => Ok(Condition::default()),
         }
     }

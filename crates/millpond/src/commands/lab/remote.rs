@@ -15,15 +15,20 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, split};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 use tokio::sync::Semaphore;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, channel};
+use tokio::time::sleep;
 
 /// Agents that a host has at the same time: more than a plan has clients.
 const AGENTS_MAX: usize = 512;
 /// How long a peer that vanished is believed to be there.
 const SILENCE_LIMIT: Duration = Duration::from_secs(6);
+/// How long an agent has for its end when its connection is over.
+const FAREWELL: Duration = Duration::from_secs(3);
 /// Between two tries to accept where the system has nothing left for a connection.
 const PAUSE: Duration = Duration::from_millis(100);
 const BUFFER_BYTES: usize = 64 << 10;
+/// Lines that may wait to be sent.
+const ORDERS_MAX: usize = 16;
 
 /// Serves an agent to each connection from whoever has the key in a file, which is made if it is missing.
 pub fn listen(address: &str, key: &Path) -> anyhow::Result<()> {
@@ -41,7 +46,7 @@ pub fn listen(address: &str, key: &Path) -> anyhow::Result<()> {
         loop {
             let place = places.clone().acquire_owned().await?;
             let Ok((stream, from)) = listener.accept().await else {
-                tokio::time::sleep(PAUSE).await;
+                sleep(PAUSE).await;
                 continue;
             };
             let identity = identity.clone();
@@ -71,17 +76,21 @@ async fn serve(stream: TcpStream, identity: &Identity) -> anyhow::Result<()> {
     let (input, output) = (agent.stdin.take(), agent.stdout.take());
     let (mut input, mut output) = (input.context("it has no input")?, output.context("it has no output")?);
     let said = async {
-        copy(&mut output, &mut says).await?;
-        says.shutdown().await
+        let _ = copy(&mut output, &mut says).await;
+        let _ = says.shutdown().await;
     };
     let heard = async {
-        // An agent whose order-giver is gone ends by itself, and says so by closing what it says.
-        let heard = copy(&mut hears, &mut input).await;
+        let _ = copy(&mut hears, &mut input).await;
+        // An agent whose order-giver is gone ends by itself, unless its target does not answer.
         drop(input);
-        heard
+        sleep(FAREWELL).await;
     };
-    // When one way ends the other does, and why is told by whoever notices first.
-    let _ = tokio::join!(said, heard);
+    tokio::select! {
+        () = said => {}
+        () = heard => {}
+    }
+    // One that has ended is not there to be killed.
+    let _ = agent.start_kill();
     agent.wait().await.context("the agent is lost")?;
     Ok(())
 }
@@ -118,20 +127,18 @@ pub fn reach(address: &str, key: &Path) -> anyhow::Result<()> {
             heard = heard => { let heard: std::io::Result<()> = heard; heard.context("the connection to the agent broke") }
             Err(error) = said => Err(error).context("the connection to the agent broke"),
         }
-    })?;
-    // What reads the standard input cannot be called off.
-    std::process::exit(0)
+    })
 }
 
 /// What comes on the standard input.
-fn orders() -> anyhow::Result<UnboundedReceiver<Vec<u8>>> {
-    let (sender, orders) = unbounded_channel();
+fn orders() -> anyhow::Result<Receiver<Vec<u8>>> {
+    let (sender, orders) = channel(ORDERS_MAX);
     let read = move || {
         let mut input = std::io::stdin().lock();
         loop {
             let mut line = Vec::new();
             match input.read_until(b'\n', &mut line) {
-                Ok(count) if count > 0 && sender.send(line).is_ok() => {}
+                Ok(count) if count > 0 && sender.blocking_send(line).is_ok() => {}
                 _ => return,
             }
         }
