@@ -409,7 +409,8 @@ impl Sample {
     /// Operations a second, reads and writes together.
     #[must_use]
     pub fn iops(&self) -> f64 {
-        self.sides().map(|side| side.iops).sum()
+        // The sum of nothing is a zero with a sign.
+        self.sides().fold(0.0, |sum, side| sum + side.iops)
     }
 
     /// How many operations were measured.
