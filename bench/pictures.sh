@@ -3,7 +3,7 @@
 #
 #   bench/pictures.sh MILLPOND CHALLENGE...        into docs/pictures; what was measured is kept in target/pictures
 #
-# Times are short: pictures show what reports look like. For figures run `millpond lab run CHALLENGE`.
+# MORE="rounds=1" is set too. Times are short: pictures show what reports look like. For figures run `millpond lab run CHALLENGE`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 millpond=$(realpath "$1"); shift
@@ -25,7 +25,7 @@ settings_of() {
 
 for challenge; do
   settings=()
-  for setting in $(settings_of "$challenge"); do settings+=(--set "$setting"); done
+  for setting in $(settings_of "$challenge") ${MORE:-}; do settings+=(--set "$setting"); done
   rm -rf "${kept:?}/$challenge"
   # One that misses what it expects has a report too.
   "$millpond" lab run "$challenge" "${settings[@]}" --out "$kept/$challenge" || echo "$challenge ended with $?" >&2

@@ -150,7 +150,15 @@ fn in_words(page: &mut Page, outcome: &Outcome, summary: &Summary) {
         }
     }
     if outcome.subjects.len() > 1 && sentences.is_empty() && outcome.in_turns {
-        page.add("<p>No difference was shown.</p>");
+        let is_sure = summary
+            .rows
+            .iter()
+            .flat_map(|row| row.ratios.iter().flatten())
+            .any(|ratio| ratio.interval.is_some());
+        page.add(match is_sure {
+            true => "<p>No difference was shown.</p>",
+            false => "<p>So few rounds have no intervals: nothing is called better or worse.</p>",
+        });
     }
     if !sentences.is_empty() {
         page.add("<ul>");
