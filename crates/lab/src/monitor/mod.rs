@@ -14,5 +14,5 @@ pub use cycles::{CycleCount, Cycles, clock_mhz};
 pub use drives::{DriveUse, Drives};
 pub use network::{InterfaceUse, Network};
 pub use pressure::{Pressure, Stalls};
-pub use threads::{Found, Place, Stack, Watch};
+pub use threads::{Found, Place, Stack, Watch, most};
 pub use threads_cpu::{ThreadTimes, ThreadUse};

@@ -367,15 +367,20 @@ impl Looker {
     }
 
     fn places(&self) -> Vec<(Place, u64)> {
-        most(self.counts.places.iter().map(|(raw, place)| (self.place(raw), self.counts.found[*place])))
+        let found = |(raw, place): (&Raw, &usize)| (self.place(raw), self.counts.found[*place]);
+        let mut places = most(self.counts.places.iter().map(found));
+        places.truncate(LINES_MAX);
+        places
     }
 
     fn stacks(&self) -> Vec<(Stack, u64)> {
         let places: HashMap<usize, Place> =
             self.counts.places.iter().map(|(raw, place)| (*place, self.place(raw))).collect();
-        most(self.counts.stacks.folded().filter_map(|(place, functions, count)| {
+        let mut stacks = most(self.counts.stacks.folded().filter_map(|(place, functions, count)| {
             Some((Stack { place: places.get(&place)?.clone(), functions }, count))
-        }))
+        }));
+        stacks.truncate(LINES_MAX);
+        stacks
     }
 }
 
@@ -395,14 +400,13 @@ fn is_made_to_wait(number: u64) -> bool {
     waits.iter().any(|wait| u64::try_from(*wait) == Ok(number))
 }
 
-/// Those that were found most, each once.
-fn most<Found: Ord>(found: impl Iterator<Item = (Found, u64)>) -> Vec<(Found, u64)> {
+/// Each that was found once, with the sum of its counts, the most first.
+pub fn most<Found: Ord>(found: impl Iterator<Item = (Found, u64)>) -> Vec<(Found, u64)> {
     let mut sums: BTreeMap<Found, u64> = BTreeMap::new();
     found.for_each(|(found, count)| *sums.entry(found).or_default() += count);
     let mut sums: Vec<(Found, u64)> = sums.into_iter().collect();
     // The order stays among equals.
     sums.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    sums.truncate(LINES_MAX);
     sums
 }
 

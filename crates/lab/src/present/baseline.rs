@@ -1,11 +1,8 @@
 //! Jobs as so many times of another one, each subject by itself: what clients have beside something by what they have alone.
 
-use super::summary::ratio_by_baseline;
+use super::summary::{BaselineRow, Summary};
 use super::text::told;
-use crate::archive::{FIGURES, Outcome};
-
-/// The figures that are told so.
-const TOLD: [&str; 4] = ["iops", "mean_us", "p99_us", "machine_us"];
+use crate::archive::Outcome;
 
 /// What heads the columns of [`rows`].
 pub(super) fn headings(outcome: &Outcome) -> Vec<String> {
@@ -15,22 +12,13 @@ pub(super) fn headings(outcome: &Outcome) -> Vec<String> {
 }
 
 /// Each job but the baseline, by that.
-pub(super) fn rows(outcome: &Outcome) -> Vec<Vec<String>> {
-    let mut rows = Vec::new();
-    for (number, point) in
-        outcome.points.iter().enumerate().filter(|(number, _)| Some(*number) != outcome.baseline)
-    {
-        for (nth, figure) in FIGURES.iter().filter(|figure| TOLD.contains(&figure.name)).enumerate() {
-            let ratios = (0..outcome.subjects.len())
-                .map(|subject| ratio_by_baseline(outcome, number, subject, figure));
-            let ratios: Vec<_> = ratios.collect();
-            if ratios.iter().all(Option::is_none) {
-                continue;
-            }
-            let name = if nth == 0 { point.name.clone() } else { String::new() };
-            let cells = [name, figure.heading.to_owned()].into_iter();
-            rows.push(cells.chain(ratios.iter().map(|ratio| told(ratio.as_ref()))).collect());
-        }
-    }
-    rows
+pub(super) fn rows(outcome: &Outcome, summary: &Summary) -> Vec<Vec<String>> {
+    let mut last = None;
+    let row = |row: &BaselineRow| {
+        let is_next = last.replace(row.point) != Some(row.point);
+        let name = if is_next { outcome.points[row.point].name.clone() } else { String::new() };
+        let cells = [name, row.figure.heading.to_owned()].into_iter();
+        cells.chain(row.ratios.iter().map(|ratio| told(ratio.as_ref()))).collect()
+    };
+    summary.by_baseline.iter().map(row).collect()
 }

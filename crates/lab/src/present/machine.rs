@@ -1,7 +1,7 @@
 //! What the machine did while it was measured, as tables: drives, network, threads.
 
 use crate::archive::{Outcome, Sample};
-use crate::monitor::{DriveUse, Found, InterfaceUse, Place, Stack, ThreadUse};
+use crate::monitor::{DriveUse, Found, InterfaceUse, Place, Stack, ThreadUse, most};
 use crate::report::figure;
 use crate::statistics::median;
 use std::collections::BTreeMap;
@@ -191,15 +191,6 @@ fn cells(case: &str, names: Vec<String>, values: &[Option<f64>]) -> Vec<String> 
     std::iter::once(case.to_owned()).chain(names).chain(values).collect()
 }
 
-/// Sums of counts, the most first.
-fn most<'a, T: Ord>(found: impl Iterator<Item = &'a (T, u64)>) -> Vec<(&'a T, u64)> {
-    let mut sums: BTreeMap<&T, u64> = BTreeMap::new();
-    found.for_each(|(found, count)| *sums.entry(found).or_default() += count);
-    let mut sums: Vec<(&T, u64)> = sums.into_iter().collect();
-    sums.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    sums
-}
-
 /// What it waits in, and how.
 fn where_(place: &Place) -> String {
     match place.state {
@@ -210,7 +201,7 @@ fn where_(place: &Place) -> String {
 
 fn places(case: &str, found: &[&Found]) -> Table {
     let (due, taken) = found.iter().fold((0, 0), |sum, one| (sum.0 + one.due, sum.1 + one.taken));
-    let places = most(found.iter().flat_map(|one| &one.places));
+    let places = most(found.iter().flat_map(|one| &one.places).map(|(what, count)| (what, *count)));
     let rows = places.into_iter().take(PLACES_TOLD).map(|(place, count)| {
         let threads = count as f64 / taken.max(1) as f64;
         vec![place.process.clone(), place.thread.clone(), where_(place), format!("{threads:.2}")]
@@ -228,7 +219,7 @@ fn places(case: &str, found: &[&Found]) -> Table {
 fn stacks(case: &str, found: &[&Found]) -> Table {
     let (taken, with_stacks) =
         found.iter().fold((0, 0), |sum, one| (sum.0 + one.taken, sum.1 + one.with_stacks));
-    let stacks = most(found.iter().flat_map(|one| &one.stacks));
+    let stacks = most(found.iter().flat_map(|one| &one.stacks).map(|(what, count)| (what, *count)));
     let rows = stacks.into_iter().take(STACKS_TOLD).map(|(stack, count)| {
         let Stack { place, functions } = stack;
         let looks = if place.state == Some('D') { taken } else { with_stacks };

@@ -52,7 +52,7 @@ pub fn page(outcome: &Outcome, summary: &Summary) -> String {
     page.add(&format!("<h1>{}</h1>", escaped(&outcome.title)));
     verdict(&mut page, outcome);
     in_words(&mut page, outcome, summary);
-    for (headings, rows) in more_tables(outcome) {
+    for (headings, rows) in more_tables(outcome, summary) {
         table(&mut page, &headings, &rows);
     }
     comparisons(&mut page, outcome, summary);

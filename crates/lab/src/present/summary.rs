@@ -25,11 +25,25 @@ pub struct Row {
     pub control: Option<Ratio>,
 }
 
+/// One figure in one point by the same subject's in the outcome's baseline.
+#[derive(Clone, Debug)]
+pub(super) struct BaselineRow {
+    pub(super) point: usize,
+    pub(super) figure: &'static Figure,
+    /// Of each subject.
+    pub(super) ratios: Vec<Option<Ratio>>,
+}
+
+/// The figures that are told by a baseline.
+const BY_BASELINE: [&str; 4] = ["iops", "mean_us", "p99_us", "machine_us"];
+
 /// All rows.
 #[derive(Clone, Debug)]
 pub struct Summary {
     /// By point, and by figure within.
     pub rows: Vec<Row>,
+    /// The same, of an outcome that has a baseline.
+    pub(super) by_baseline: Vec<BaselineRow>,
 }
 
 /// What is said of a ratio.
@@ -77,7 +91,7 @@ impl Summary {
                 rows.push(Row { point, figure, values, ratios, control });
             }
         }
-        Summary { rows }
+        Summary { rows, by_baseline: by_baseline(outcome) }
     }
 
     /// A figure by its name.
@@ -126,14 +140,18 @@ pub fn value_of(outcome: &Outcome, point: usize, subject: usize, figure: &Figure
     }
 }
 
-/// A subject's figure in a point by its own in the outcome's baseline, of the rounds that have both.
-pub(super) fn ratio_by_baseline(
-    outcome: &Outcome,
-    point: usize,
-    subject: usize,
-    figure: &Figure,
-) -> Option<Ratio> {
-    ratio_between(outcome, (outcome.baseline?, subject), (point, subject, false), figure)
+/// Each point but the baseline, by that.
+fn by_baseline(outcome: &Outcome) -> Vec<BaselineRow> {
+    let Some(baseline) = outcome.baseline else { return Vec::new() };
+    let points = (0..outcome.points.len()).filter(|point| *point != baseline);
+    let rows = points.flat_map(|point| {
+        FIGURES.iter().filter(|figure| BY_BASELINE.contains(&figure.name)).map(move |figure| {
+            let ratio =
+                |subject| ratio_between(outcome, (baseline, subject), (point, subject, false), figure);
+            BaselineRow { point, figure, ratios: (0..outcome.subjects.len()).map(ratio).collect() }
+        })
+    });
+    rows.filter(|row| row.ratios.iter().any(Option::is_some)).collect()
 }
 
 /// A figure of a subject in a point by that of another, of the rounds that have both. The last says whether it is the second of

@@ -20,7 +20,7 @@ pub fn terminal(outcome: &Outcome, summary: &Summary) -> String {
     let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
     text += &table::render(&headings, rows(outcome, summary));
     text += &knee_lines(outcome, summary, "");
-    for (headings, rows) in more_tables(outcome) {
+    for (headings, rows) in more_tables(outcome, summary) {
         let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
         text += &format!("\n{}", table::render(&headings, rows));
     }
@@ -39,7 +39,7 @@ pub fn markdown(outcome: &Outcome, summary: &Summary) -> String {
     let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
     text += &markdown_table(&headings, &rows(outcome, summary));
     text += &knee_lines(outcome, summary, "- ");
-    for (headings, rows) in more_tables(outcome) {
+    for (headings, rows) in more_tables(outcome, summary) {
         let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
         text += &markdown_table(&headings, &rows);
     }
@@ -48,9 +48,9 @@ pub fn markdown(outcome: &Outcome, summary: &Summary) -> String {
 }
 
 /// What is told beside the table of all figures, where there is any of it: headings and rows.
-pub(super) fn more_tables(outcome: &Outcome) -> Vec<(Vec<String>, Vec<Vec<String>>)> {
+pub(super) fn more_tables(outcome: &Outcome, summary: &Summary) -> Vec<(Vec<String>, Vec<Vec<String>>)> {
     let published = (published::HEADINGS.map(str::to_owned).to_vec(), published::rows(outcome));
-    let tables = [(baseline::headings(outcome), baseline::rows(outcome)), published];
+    let tables = [(baseline::headings(outcome), baseline::rows(outcome, summary)), published];
     tables.into_iter().filter(|(_, rows)| !rows.is_empty()).collect()
 }
 

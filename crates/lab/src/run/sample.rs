@@ -70,15 +70,12 @@ pub(super) fn job_of(
     client: u32,
     round: u32,
 ) -> Option<Job> {
-    let target = match &point.run {
-        Some(line) => TargetName::Command(filled_in(line, subject, host)),
-        None => subject.target(client)?,
-    };
-    if point.run.is_some() {
+    if let Some(line) = &point.run {
+        let target = TargetName::Command(filled_in(line, subject, host));
         return Some(Job { target, ..point.job.clone() });
     }
     Some(Job {
-        target,
+        target: subject.target(client)?,
         size: size_of(subject, point),
         // The same on every subject, and another in each round.
         seed: u64::from(round) << 32 | u64::from(client),

@@ -37,11 +37,11 @@ const CLASS: DeviceClass = DeviceClass::Nvme;
 pub struct Size {
     /// Simulated nodes
     #[arg(long, value_name = "COUNT", default_value_t = 581)]
-    pub nodes: u32,
+    nodes: u32,
 
     /// Simulated OSDs of each
     #[arg(long, value_name = "COUNT", default_value_t = 14)]
-    pub osds_per_node: u32,
+    osds_per_node: u32,
 
     /// Placement groups on them
     #[arg(long, value_name = "COUNT", default_value_t = 65536)]
