@@ -145,14 +145,14 @@ impl Queue {
             }
             None => self.ring.submit_and_wait(1),
         };
-        // Time is up, a signal came, or the completion queue must be reaped first.
-        let is_harmless = |error: &io::Error| {
-            matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN))
-        };
-        match result {
-            Err(error) if !is_harmless(&error) => Err(error),
-            _ => Ok(()),
-        }
+        unless_harmless(result)
+    }
+
+    /// Submits, and waits for nothing.
+    pub(crate) fn submit(&mut self) -> io::Result<()> {
+        self.push_backlog();
+        self.enters += 1;
+        unless_harmless(self.ring.submit())
     }
 
     /// Appends what completed.
@@ -161,5 +161,14 @@ impl Queue {
         completions
             .extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result(), entry.flags())));
         self.in_flight -= completions[start..].iter().filter(|(_, _, flags)| !cqueue::more(*flags)).count();
+    }
+}
+
+/// What failed because the time was up, a signal came, or the completion queue must be reaped first did no harm.
+fn unless_harmless(result: io::Result<usize>) -> io::Result<()> {
+    const HARMLESS: [i32; 4] = [libc::ETIME, libc::EINTR, libc::EBUSY, libc::EAGAIN];
+    match result {
+        Err(error) if !error.raw_os_error().is_some_and(|code| HARMLESS.contains(&code)) => Err(error),
+        _ => Ok(()),
     }
 }

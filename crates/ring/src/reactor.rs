@@ -390,6 +390,14 @@ impl Reactor {
         Ok(())
     }
 
+    /// Begins what was asked for, and waits for nothing: a drive is at work while more is prepared for it. A turn does it too.
+    ///
+    /// # Errors
+    /// The ring does not work.
+    pub fn submit(&mut self) -> io::Result<()> {
+        self.queue.submit()
+    }
+
     fn check_table(&self) -> io::Result<()> {
         if self.files.count() + self.listeners.len() < FILES_MAX as usize {
             return Ok(());
@@ -718,6 +726,8 @@ impl Drop for Reactor {
         if file_operations > 0 {
             self.files.forget();
         }
+        // What is registered would be given back some time after the ring is closed: locks on files and mounts would be held on.
+        let _ = self.queue.submitter().unregister_files();
     }
 }
 

@@ -93,6 +93,20 @@ fn what_was_written_is_read_back_and_a_short_read_names_its_place() {
 }
 
 #[test]
+fn a_lock_on_a_file_ends_with_the_reactor() {
+    for _ in 0..20 {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut reactor = reactor();
+        let locked = file.reopen().unwrap();
+        locked.try_lock().unwrap();
+        reactor.add_file(locked, 1).unwrap();
+        assert!(file.as_file().try_lock().is_err());
+        drop(reactor);
+        file.as_file().try_lock().unwrap();
+    }
+}
+
+#[test]
 fn bytes_cross_in_order_however_large_the_send() {
     let mut reactor = reactor();
     let (socket, address) = listener();
