@@ -3,6 +3,7 @@
 use super::protocol::{Done, Order, Ready, Said, Second, Wish, unix_ns};
 use crate::engine::cpu::Monitor;
 use crate::engine::{self, Live, Measured, Target, TargetError};
+use crate::testbed::keeper::FAREWELL;
 use anyhow::{Context, bail};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::ops::ControlFlow;
@@ -51,7 +52,7 @@ impl Speaker {
 }
 
 /// Does what the order says that comes by `input`, on what `open` opens for it, and tells it by `output`. Returns when it is done,
-/// or when whoever gave the order is gone.
+/// or when whoever gave the order is gone. What does not end by itself then is for `abandon` to end, some seconds later.
 ///
 /// # Errors
 /// The order makes no sense, or there is no thread. What fails later is said to whoever gave it.
@@ -59,6 +60,7 @@ pub fn serve<T: Target>(
     input: impl Read + Send + 'static,
     output: impl Write + Send + 'static,
     open: impl FnOnce(&Order) -> Result<T, TargetError>,
+    abandon: impl FnOnce() + Send + 'static,
 ) -> anyhow::Result<()> {
     let mut input = BufReader::new(input);
     let mut line = String::new();
@@ -68,6 +70,8 @@ pub fn serve<T: Target>(
     }
     let order: Order = serde_json::from_str(&line).context("what is asked for makes no sense")?;
     let speaker = Speaker::start(output)?;
+    // Opening may take for ever, too.
+    let ears = Ears::start(input, speaker.lines.clone(), abandon)?;
     match open(&order) {
         Err(error) => speaker.say(Said::Failed(error.to_string())),
         Ok(mut target) => {
@@ -78,7 +82,7 @@ pub fn serve<T: Target>(
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 is_debug: cfg!(debug_assertions),
             }));
-            match work(&order, &mut target, input, &speaker) {
+            match work(&order, &mut target, &ears, &speaker) {
                 Ok(Some(measured)) => speaker.say(Said::Done(done(&order, &measured))),
                 Ok(None) => speaker.say(Said::Failed("it was not to begin".to_owned())),
                 Err(error) => speaker.say(Said::Failed(format!("{error:#}"))),
@@ -99,18 +103,12 @@ pub fn wake_on_time() {
 fn work<T: Target>(
     order: &Order,
     target: &mut T,
-    mut input: impl BufRead + Send + 'static,
+    ears: &Ears,
     speaker: &Speaker,
 ) -> anyhow::Result<Option<Measured>> {
-    loop {
-        match next_wish(&mut input) {
-            Some(Wish::Start) => break,
-            Some(Wish::Clock) => speaker.say(Said::Clock(unix_ns())),
-            Some(Wish::Stop) | None => return Ok(None),
-        }
+    if ears.begin.recv().is_err() {
+        return Ok(None);
     }
-    let stopping = Arc::new(AtomicBool::new(false));
-    listen(input, stopping.clone(), speaker.lines.clone())?;
     let mut opened: Option<Duration> = None;
     let live = |live: &Live<'_>| {
         if opened.is_none() && !live.ramping {
@@ -126,29 +124,48 @@ fn work<T: Target>(
                 writes: live.writes.into(),
             }));
         }
-        if stopping.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if ears.stopping.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     Ok(Some(engine::run(target, &order.job, &Monitor::new(Vec::new()), live)?))
 }
 
-/// Hears wishes while the job runs.
-fn listen(
-    mut input: impl BufRead + Send + 'static,
+/// What an agent hears, by a thread of its own.
+struct Ears {
+    /// A word when it is to begin; closed when it never is.
+    begin: Receiver<()>,
     stopping: Arc<AtomicBool>,
-    lines: Sender<Said>,
-) -> anyhow::Result<()> {
-    let listen = move || {
-        while let Some(wish) = next_wish(&mut input) {
-            match wish {
-                Wish::Clock => drop(lines.send(Said::Clock(unix_ns()))),
-                Wish::Stop => stopping.store(true, Ordering::Relaxed),
-                Wish::Start => {}
+}
+
+impl Ears {
+    fn start(
+        mut input: impl BufRead + Send + 'static,
+        lines: Sender<Said>,
+        abandon: impl FnOnce() + Send + 'static,
+    ) -> anyhow::Result<Ears> {
+        let (starts, begin) = channel();
+        let stopping = Arc::new(AtomicBool::new(false));
+        let stop = stopping.clone();
+        let listen = move || {
+            let mut starts = Some(starts);
+            while let Some(wish) = next_wish(&mut input) {
+                match wish {
+                    Wish::Clock => drop(lines.send(Said::Clock(unix_ns()))),
+                    Wish::Start => drop(starts.as_ref().map(|starts| starts.send(()))),
+                    Wish::Stop => {
+                        stop.store(true, Ordering::Relaxed);
+                        starts = None;
+                    }
+                }
             }
-        }
-        stopping.store(true, Ordering::Relaxed);
-    };
-    let thread = std::thread::Builder::new().name("agent-listens".to_owned()).spawn(listen);
-    thread.context("cannot start a thread").map(drop)
+            stop.store(true, Ordering::Relaxed);
+            drop(starts);
+            std::thread::sleep(FAREWELL);
+            abandon();
+        };
+        let thread = std::thread::Builder::new().name("agent-listens".to_owned()).spawn(listen);
+        thread.context("cannot start a thread")?;
+        Ok(Ears { begin, stopping })
+    }
 }
 
 /// `None` when whoever gives orders is gone, or says what makes no sense.

@@ -2,6 +2,7 @@
 
 use super::protocol::{Order, Ready, Said, Wish, unix_ns};
 use crate::testbed::cleanup::Undo;
+use crate::testbed::keeper::{self, FAREWELL, Kept, Leftover};
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -16,8 +17,6 @@ const READY_LIMIT: Duration = Duration::from_secs(60);
 const CLOCK_LIMIT: Duration = Duration::from_secs(5);
 /// The shortest of so many round trips tells the difference of two clocks best.
 const CLOCK_TRIPS: usize = 5;
-/// How long one that is not wanted any more has for its end.
-const FAREWELL: Duration = Duration::from_secs(3);
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Lines of its complaints that are repeated when it is gone.
 const WORDS_MAX: usize = 10;
@@ -49,6 +48,7 @@ pub struct Agent {
     said: Receiver<Result<Said, String>>,
     child: Arc<Mutex<Child>>,
     _undo: Undo,
+    _kept: Kept,
     /// What it said when its target was open.
     pub ready: Option<Ready>,
     /// By how much its clock is ahead of this one, in nanoseconds.
@@ -64,6 +64,10 @@ impl Agent {
         let start = |error: &dyn std::fmt::Display| AgentError::Start(format!("{name}: {error}"));
         // What a terminal sends is for who measures: agents hear from it when to stop.
         command.process_group(0);
+        // What it starts has it too.
+        let mark = keeper::new_mark();
+        command.env(&mark, "1");
+        let kept = keeper::keep(Leftover::Marked(mark.clone()));
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|error| start(&error))?;
         let input = child.stdin.take().expect("it was asked for");
@@ -73,8 +77,15 @@ impl Agent {
         let ended = Arc::clone(&child);
         let undo = Undo::new(move || {
             let mut child = ended.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Ok(Some(_)) = child.try_wait() {
+                return;
+            }
             child.kill().ok();
             child.wait().ok();
+            // It could not end what it had started itself.
+            if let Err(error) = keeper::end_marked(&mark, Duration::ZERO) {
+                eprintln!("{error:#}");
+            }
         });
         let complaints = std::thread::Builder::new()
             .name("agent-complains".to_owned())
@@ -102,6 +113,7 @@ impl Agent {
             said,
             child,
             _undo: undo,
+            _kept: kept,
             ready: None,
             clock_ahead_ns: 0,
         };

@@ -2,6 +2,7 @@
 
 use super::hlog;
 use super::outcome::{FIGURES, FORMAT, Outcome, Sample};
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -45,22 +46,26 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Makes the directory, which must not be there, and writes the plan, which is called `name` there.
+    /// Makes the directory, which must not be there, with the plan, which is called `name` there, and nothing that came of it. It is
+    /// there whole or not at all.
     ///
     /// # Errors
     /// It is there, or cannot be made.
     pub fn create(directory: &Path, name: &str, plan: &str) -> Result<Archive, ArchiveError> {
-        if let Some(parent) = directory.parent() {
-            fs::create_dir_all(parent).map_err(|error| file(parent, error))?;
+        if directory.symlink_metadata().is_ok() {
+            return Err(ArchiveError::Exists(directory.to_owned()));
         }
-        match fs::create_dir(directory) {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                return Err(ArchiveError::Exists(directory.to_owned()));
-            }
-            made => made.map_err(|error| file(directory, error))?,
-        }
-        let archive = Archive { directory: directory.to_owned(), appended: 0 };
+        let mut hidden = OsString::from(".");
+        hidden.push(directory.file_name().unwrap_or(directory.as_os_str()));
+        hidden.push(format!(".{}", std::process::id()));
+        let hidden = directory.with_file_name(hidden);
+        fs::create_dir_all(&hidden).map_err(|error| file(&hidden, error))?;
+        let mut archive = Archive { directory: hidden, appended: 0 };
         archive.put(name, plan.as_bytes())?;
+        archive.write(&Outcome::begun(name, "", 0, 0))?;
+        // Of two at the same time the second finds that there is something in it.
+        fs::rename(&archive.directory, directory).map_err(|error| file(directory, error))?;
+        archive.directory = directory.to_owned();
         Ok(archive)
     }
 

@@ -169,6 +169,30 @@ pub struct Snapshot {
     loop_completions: Option<u64>,
 }
 
+/// The watched processes as they were last seen.
+#[derive(Clone, Debug, Default)]
+pub struct LastSeen(Vec<Option<ProcessSnapshot>>);
+
+impl Snapshot {
+    /// Has watched processes that are gone count as they were last seen: what they used later is missing.
+    pub fn fill_in(&mut self, seen: &LastSeen) {
+        for (node, seen) in self.nodes.iter_mut().zip(&seen.0) {
+            if node.is_none() {
+                node.clone_from(seen);
+            }
+        }
+    }
+
+    /// Has nodes that were not watched from the beginning count as such.
+    pub fn adopt(&mut self, nodes: &[Watched]) {
+        for node in nodes {
+            if let Some((role, _)) = self.others.get_mut(&node.pid.cast_signed()) {
+                *role = Role::Nodes;
+            }
+        }
+    }
+}
+
 /// What one process used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProcessUsage {
@@ -236,6 +260,16 @@ impl Monitor {
             nodes: self.nodes.iter().map(|node| read_process(&self.proc, node.pid)).collect(),
             others: self.read_others(),
             loop_completions: read_loop_completions(&self.proc),
+        }
+    }
+
+    /// Notes what the watched processes have used by now, of those that are there.
+    pub fn look(&self, seen: &mut LastSeen) {
+        seen.0.resize(self.nodes.len(), None);
+        for (node, seen) in self.nodes.iter().zip(&mut seen.0) {
+            if let Some(snapshot) = read_process(&self.proc, node.pid) {
+                *seen = Some(snapshot);
+            }
         }
     }
 
@@ -473,6 +507,30 @@ mod tests {
         assert_eq!((usage.nodes[1].cpu_us, usage.nodes[1].resident_bytes), (None, None));
         assert_eq!(usage.client.cpu_us, None);
         assert_eq!(usage.nodes_us(), None, "a sum with an unknown part is unknown");
+    }
+
+    #[test]
+    fn a_node_that_is_gone_counts_as_last_seen_and_one_that_came_is_a_node() {
+        let (directory, monitor) = captured();
+        let root = directory.path();
+        let before = monitor.snapshot();
+        let mut seen = LastSeen::default();
+        fs::write(root.join("4242/task/4243/schedstat"), "5001500000 1 1\n").unwrap();
+        monitor.look(&mut seen);
+        fs::rename(root.join("4242"), root.join("5000")).unwrap();
+        fs::write(root.join("5000/stat"), PROCESS.replace("4242 (a", "5000 (a").replace("98765", "99999"))
+            .unwrap();
+        monitor.look(&mut seen);
+        let mut after = monitor.snapshot();
+        assert_eq!(monitor.usage(&before, &after).nodes[0].cpu_us, None);
+        after.fill_in(&seen);
+        let usage = monitor.usage(&before, &after);
+        assert_eq!(usage.nodes[0].cpu_us, Some(1500.0));
+        let all_us = 10_001_500.0;
+        assert_eq!((usage.roles.get(&Role::Rest), usage.roles.get(&Role::Nodes)), (Some(&all_us), None));
+        after.adopt(&[Watched { label: "node.1".into(), pid: 5000 }]);
+        let usage = monitor.usage(&before, &after);
+        assert_eq!(usage.roles.get(&Role::Rest), Some(&0.0));
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl Events {
                     break;
                 }
                 let at_s = began.elapsed().as_secs_f64();
-                let failed = command::run_unless("sh", &["-c", &line], LIMIT, &stopping).err();
+                let failed = command::run_line(&line, None, LIMIT, &stopping).err();
                 happened.push(Happened {
                     name,
                     at_s,

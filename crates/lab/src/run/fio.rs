@@ -13,6 +13,7 @@ use crate::engine::plan::{Job, TargetName};
 use crate::monitor::{DriveUse, Drives, InterfaceUse, Network, Pressure, Stalls};
 use crate::plan::{Place, Subject};
 use crate::report::{Cpu, Side};
+use crate::targets::raw::TOGETHER_MAX;
 use crate::testbed::command;
 use crate::trust::FIO;
 use anyhow::{Context, bail};
@@ -103,9 +104,6 @@ fn children_us() -> anyhow::Result<f64> {
     Ok((usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64)
 }
 
-/// Has fio go with this process, however that ends.
-const BOUND: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];
-
 fn run(
     arguments: &[String],
     subject: &Subject,
@@ -114,7 +112,6 @@ fn run(
 ) -> anyhow::Result<String> {
     let mut words: Vec<String> = vec!["env".to_owned()];
     words.extend(subject.ceph_conf.iter().map(|path| format!("CEPH_CONF={}", path.display())));
-    words.extend(BOUND.map(str::to_owned));
     words.push(FIO.to_owned());
     command::run_unless(&words[0], &[&words[1..], arguments].concat(), runtime + GRACE, stopping)
 }
@@ -150,13 +147,13 @@ fn arguments(asked: &Asked<'_>, job: &Job) -> anyhow::Result<Vec<String>> {
     }
     arguments.extend(match subject.place().context("the subject is nowhere")? {
         // As our own engine does it: registered buffers and files, whatever has completed reaped at once, and what takes its place
-        // begun at once. In smaller parts it keeps some devices busier, and is another job.
+        // begun in parts of the same size: smaller ones keep some devices busier, and are another job.
         Place::Raw(_) | Place::Directory(_) => vec![
             "--ioengine=io_uring".to_owned(),
             format!("--direct={}", u8::from(subject.is_direct())),
             "--registerfiles=1".to_owned(),
             "--fixedbufs=1".to_owned(),
-            format!("--iodepth_batch_submit={}", job.depth),
+            format!("--iodepth_batch_submit={}", job.depth.min(TOGETHER_MAX)),
             "--iodepth_batch_complete_min=1".to_owned(),
             format!("--iodepth_batch_complete_max={}", job.depth),
         ],

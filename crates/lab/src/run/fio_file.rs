@@ -62,8 +62,8 @@ pub fn run_fio_file(
 
 fn once(file: &Path, round: u32, stopping: &AtomicBool, outcome: &mut Outcome) -> anyhow::Result<()> {
     let file = file.display().to_string();
-    let words = ["--pdeathsig", "KILL", FIO, "--output-format=json+", "--lat_percentiles=1", &file];
-    let seen = watch(Vec::new(), || command::run_unless("setpriv", &words, LIMIT, stopping))?;
+    let words = ["--output-format=json+", "--lat_percentiles=1", &file];
+    let seen = watch(Vec::new(), || command::run_unless(FIO, &words, LIMIT, stopping))?;
     let jobs = jobs_of(&seen.output)?;
     if round == 1 {
         outcome.points = jobs.iter().enumerate().map(|(number, job)| point_of(number, job)).collect();

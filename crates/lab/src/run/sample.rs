@@ -7,13 +7,14 @@ use crate::agent::{Access, Agent, Done, Order, Said, Second, Wish, unix_ns};
 use crate::archive::{
     AgentView, Contents, CyclesPerOperation, Happened, Sample, Second as MergedSecond, Served,
 };
-use crate::engine::cpu::{Monitor, Role, Snapshot, Watched as Process};
+use crate::engine::cpu::{LastSeen, Monitor, Role, Snapshot, Watched as Process};
 use crate::engine::histogram::{Buckets, Latency};
 use crate::engine::plan::{Job, TargetName};
 use crate::monitor::{CycleCount, Cycles, Drives, Found, Network, Stalls, ThreadTimes, Watch, clock_mhz};
 use crate::plan::{Engine, Plan, Point, Subject};
 use crate::report::{Cpu, side};
 use crate::testbed::command;
+use crate::testbed::keeper::FAREWELL;
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -26,8 +27,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const GRACE: Duration = Duration::from_secs(120);
 /// How long one may say nothing.
 const SILENCE_LIMIT: Duration = Duration::from_secs(6);
-/// How long the others have for ending when one is gone.
-const FAREWELL: Duration = Duration::from_secs(3);
 /// How often it is looked whether a subject counted what was asked for.
 const SERVED_TRIES: usize = 3;
 /// A second shorter than this has no rate of its own.
@@ -138,14 +137,19 @@ pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -
     for line in subject.before.iter().chain(&point.before) {
         let line = filled_in(line, subject, host);
         progress(&Progress::Step(format!("before {} on {}: {line}", point.name, subject.name)));
-        command::run_unless("sh", &["-c", &line], COMMAND_LIMIT, asked.options.stopping)?;
+        command::run_line(&line, None, COMMAND_LIMIT, asked.options.stopping)?;
     }
+    let has_prepared = subject.before.is_some() || point.before.is_some();
     if asked.subject.engine == Engine::Fio {
         return fio::take(asked, progress);
     }
     // What agents elsewhere do is counted elsewhere, and what commands do is counted nowhere.
     let is_elsewhere = !asked.plan.agents_of(subject).is_empty();
     let is_counted = !is_elsewhere && point.run.is_none();
+    if is_counted && has_prepared {
+        // What that did is counted late, too.
+        std::thread::sleep(host.served_delay(subject));
+    }
     let served = if is_counted { host.served(subject, point.clients)? } else { None };
     let mut clients = Vec::new();
     for number in 1..=point.clients {
@@ -189,9 +193,13 @@ pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -
         client.agent.wish(Wish::Start)?;
     }
     let watching = Watching::of(asked, &mut clients, watched_threads);
-    let Watched { before, after, events, threads, cycles } = watching.until_done(now, progress)?;
+    let Watched { before, mut after, events, threads, cycles } =
+        watching.until_done(&monitor, now, progress)?;
     let mut sample = merged(point, &clients);
     (sample.round, sample.events, sample.threads) = (round, events, threads);
+    // Some may have been started anew. A cluster that does not answer any more has its own word to say.
+    let nodes = watched(subject, host).unwrap_or_default();
+    after.cpu.adopt(&nodes);
     let mut usage = monitor.usage(&before.cpu, &after.cpu);
     if is_elsewhere {
         // What they used on their hosts only they know.
@@ -292,12 +300,14 @@ impl<'a, 'b> Watching<'a, 'b> {
     /// Watches until all clients have ended.
     fn until_done(
         mut self,
+        monitor: &Monitor,
         now: impl Fn() -> Moment,
         progress: &mut dyn FnMut(&Progress<'_>),
     ) -> anyhow::Result<Watched> {
         let (mut before, mut after, mut events, mut threads) = (None, None, None, None);
         let (mut rates, mut found) = (Vec::new(), None);
         let (mut counting, mut cycles) = (None, None);
+        let mut seen = LastSeen::default();
         loop {
             let told = self.hear();
             if before.is_none() && self.clients.iter().all(|client| client.opened_unix_ns.is_some()) {
@@ -311,11 +321,18 @@ impl<'a, 'b> Watching<'a, 'b> {
             }
             if after.is_none() && self.clients.iter().any(Client::has_ended) {
                 cycles = counting.take().and_then(Cycles::end);
-                after = Some(now());
+                let mut last = now();
+                last.cpu.fill_in(&seen);
+                after = Some(last);
                 found = threads.take().map(Watch::end);
             }
             if told {
+                let known = rates.len();
                 self.rates(&mut rates);
+                if after.is_none() && rates.len() > known {
+                    // A node that an event kills takes along what it used since.
+                    monitor.look(&mut seen);
+                }
                 progress(&Progress::Going(&rates));
             }
             if self.clients.iter().all(Client::has_ended) {

@@ -7,6 +7,7 @@ use crate::engine::plan::{Job, Mode};
 use crate::plan::{Place, Plan, Point, Subject};
 use crate::testbed::cleanup::Undo;
 use crate::testbed::command;
+use crate::testbed::keeper::{self, FAREWELL, Leftover};
 use anyhow::{Context, anyhow, bail};
 use base::units::ByteSize;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,22 +54,40 @@ pub(super) fn start(
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> anyhow::Result<Option<Undo>> {
     let filled_in = |line: &str| filled_in(line, subject, host);
+    let mark = keeper::new_mark();
     // First, for what was half started.
     let undo = subject.stop.as_deref().map(filled_in).map(|line| {
-        let not_stopped = not_stopped.clone();
+        let (name, mark, not_stopped) = (subject.name.clone(), mark.clone(), not_stopped.clone());
+        // The newest comes first.
+        let started = keeper::keep(Leftover::Marked(mark.clone()));
+        let stop = keeper::keep(Leftover::Command(line.clone()));
         Undo::new(move || {
-            if let Err(error) = command::run_unguarded("sh", &["-c", &line], COMMAND_LIMIT) {
+            if let Err(error) = stopped(&name, &line, &mark) {
                 eprintln!("{error}");
                 not_stopped.0.lock().unwrap_or_else(PoisonError::into_inner).push(error.to_string());
             }
+            drop((stop, started));
         })
     });
     if let Some(line) = subject.start.as_deref().map(filled_in) {
         progress(&Progress::Step(format!("starting {}", subject.name)));
-        command::run_unless("sh", &["-c", &line], COMMAND_LIMIT, stopping)
+        command::run_line(&line, Some(&mark), COMMAND_LIMIT, stopping)
             .with_context(|| format!("subject {} cannot be started", subject.name))?;
     }
     Ok(undo)
+}
+
+/// Stops a subject, and ends what its `start` has left running and its `stop` has not ended.
+fn stopped(name: &str, line: &str, mark: &str) -> anyhow::Result<()> {
+    let came = keeper::run(line);
+    let killed = keeper::end_marked(mark, FAREWELL)?;
+    came?;
+    if !killed.is_empty() {
+        bail!(
+            "{name} was stopped, and processes {killed:?} that its start had left were there still: they were killed"
+        );
+    }
+    Ok(())
 }
 
 /// Writes what so many clients use of a subject once, if it is to be, and some of it once more if it is to age; answers how many

@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::agent::{Done, Said, Second as AgentSecond};
+use crate::archive::CyclesPerOperation;
+use crate::engine::cpu::Role;
 use crate::engine::histogram::{Buckets, Latency};
+use crate::monitor::CycleCount;
 use std::cell::Cell;
 
 /// The directory of a test, and what its agents say.
@@ -12,6 +15,8 @@ struct Stage {
     served: Box<dyn Fn(u64) -> Option<Counted>>,
     asked: Cell<u64>,
     condition: Condition,
+    /// What is told as a subject's nodes.
+    nodes: Vec<u32>,
 }
 
 impl Host for Stage {
@@ -26,7 +31,7 @@ impl Host for Stage {
     }
 
     fn processes(&self, _: &Subject) -> anyhow::Result<Vec<Watched>> {
-        Ok(Vec::new())
+        Ok(self.nodes.iter().map(|pid| Watched { label: "node".to_owned(), pid: *pid }).collect())
     }
 
     fn condition(&self, _: &Subject) -> anyhow::Result<Condition> {
@@ -103,7 +108,7 @@ END
 fn stage(script: String) -> Stage {
     let directory = tempfile::tempdir().unwrap();
     let (served, asked) = (Box::new(|_| None), Cell::new(0));
-    Stage { directory, script, served, asked, condition: Condition::default() }
+    Stage { directory, script, served, asked, condition: Condition::default(), nodes: Vec::new() }
 }
 
 const PLAN: &str = r#"
@@ -498,4 +503,109 @@ fn a_subject_may_be_compared_with_another_than_the_first_or_with_none() {
     let told = crate::present::markdown(&outcome, &crate::present::Summary::of(&outcome));
     assert!(told.contains("| job | figure | one | by two |  | two |"), "{told}");
     assert!(told.contains("| randread | IOPS | 1,000 | 1.00 |  | 1,000 |"), "{told}");
+}
+
+/// What a report says of an outcome.
+fn told_of(outcome: &Outcome) -> String {
+    crate::present::terminal(outcome, &crate::present::Summary::of(outcome))
+}
+
+#[test]
+fn two_of_the_same_that_differ_are_not_trusted() {
+    // The first that is asked is only to say how large it is.
+    let said = |iops: u64, latency_us: u64| {
+        let seconds = seconds(iops, latency_us).into_iter().map(Said::Second);
+        says(0, &seconds.chain([Said::Done(done(iops))]).collect::<Vec<_>>())
+    };
+    let plan = PLAN.replace("rounds = 2", "rounds = 6\ncontrol = true");
+    let plan = plan.replace("[[subject]]\nname = \"two\"\nraw = \"/two\"\nprefill = false\n", "");
+    let told = |other: String| {
+        let mut stage = stage(String::new());
+        let count = stage.directory.path().join("count").display().to_string();
+        // In round after round the other is the second, then the first.
+        stage.script = format!(
+            "echo x >> {count}
+             case $(($(wc -l < {count}) % 4)) in
+             1|2) exec 9<<'SCRIPT'\n{}\nSCRIPT
+             ;;
+             *) exec 9<<'SCRIPT'\n{other}\nSCRIPT
+             ;;
+             esac
+             . /dev/fd/9",
+            said(1000, 4000).replace("END", "FIRST"),
+        );
+        let outcome = played(&stage, &plan).unwrap();
+        let twins = outcome.samples.iter().filter(|sample| sample.is_control);
+        (codes(&outcome).join(" "), twins.map(|twin| twin.iops()).collect::<Vec<_>>(), told_of(&outcome))
+    };
+    let (codes, _, report) = told(said(1000, 4000).replace("END", "OTHER"));
+    assert_eq!(codes, "", "{report}");
+    let (codes, twins, report) = told(said(900, 4444).replace("END", "OTHER"));
+    assert_eq!((codes.as_str(), twins), ("control", vec![900.0; 6]), "{report}");
+    assert!(
+        report.contains("NOT TO BE TRUSTED") && report.contains("IOPS of the same differ by 0.900"),
+        "{report}"
+    );
+}
+
+#[test]
+fn lines_of_cpu_time_that_tell_of_more_than_there_was_are_not_trusted() {
+    let lines = seconds(1000, 4000).into_iter().map(Said::Second).collect::<Vec<_>>();
+    let done = serde_json::to_string(&Said::Done(done(1000))).unwrap();
+    let mut stage = stage(says(0, &lines) + &format!("sleep 0.5\necho '{done}'\n"));
+    let mut busy = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    let plan = PLAN.replace("rounds = 2", "rounds = 1");
+    // As an account would be that takes a thread for a process of its own.
+    stage.nodes = vec![busy.id(); 6];
+    let outcome = played(&stage, &plan);
+    busy.kill().unwrap();
+    busy.wait().unwrap();
+    let report = told_of(&outcome.unwrap());
+    assert!(report.contains("NOT TO BE TRUSTED"), "{report}");
+    assert!(report.contains("the lines of CPU time have"), "{report}");
+}
+
+#[test]
+fn what_the_machine_cannot_have_done_or_gave_to_others_is_not_trusted() {
+    let mut played = played(&stage(truth()), PLAN).unwrap();
+    played.samples.truncate(1);
+    // A virtual machine's figures cannot be had by a test: they are put into what was kept.
+    let told = |change: fn(&mut crate::archive::Sample, f64)| {
+        let mut outcome = played.clone();
+        let cpus = f64::from(outcome.machine.cpus.unwrap());
+        change(&mut outcome.samples[0], cpus);
+        outcome.findings = trust::findings(&outcome);
+        (outcome.findings.iter().map(|found| found.code.clone()).collect::<Vec<_>>(), told_of(&outcome))
+    };
+    let few = |codes: &[String], code: &str| codes.iter().filter(|found| *found == code).count();
+    let (codes, report) = told(|sample, cpus| {
+        let seconds = sample.seconds;
+        sample.cpu.as_mut().unwrap().steal_seconds = Some(0.03 * seconds * cpus);
+    });
+    assert_eq!(few(&codes, "steal"), 1, "{report}");
+    assert!(report.contains("the hypervisor gave 3.0 % of the CPUs' time to others"), "{report}");
+    let (codes, report) = told(|sample, cpus| {
+        let seconds = sample.seconds;
+        sample.cpu.as_mut().unwrap().steal_seconds = Some(0.01 * seconds * cpus);
+    });
+    assert_eq!(few(&codes, "steal"), 0, "{report}");
+    let (codes, report) = told(|sample, _| {
+        let cpu = sample.cpu.as_mut().unwrap();
+        let roles = [(Role::Client, 50.0), (Role::Nodes, 39.0)];
+        (cpu.machine_us_per_operation, cpu.roles_us_per_operation) = (Some(100.0), roles.into());
+    });
+    assert_eq!(few(&codes, "cpu-lines"), 1, "{report}");
+    assert!(report.contains("the lines of CPU time have 89.0 % of the machine's"), "{report}");
+    let cycles = |count: u64| {
+        let mut outcome = played.clone();
+        let count = CycleCount { cycles: count, is_estimated: false };
+        // 3,000 operations, 100 us of CPU time each.
+        outcome.samples[0].cycles = Some(CyclesPerOperation::new(count, 3000, Some(300_000.0)));
+        outcome.findings = trust::findings(&outcome);
+        (outcome.findings.iter().any(|found| found.code == "cycles"), told_of(&outcome))
+    };
+    // 2,500 MHz.
+    assert!(!cycles(750_000_000).0);
+    let (is_found, report) = cycles(75_000_000_000);
+    assert!(is_found && report.contains("a clock of 250000 MHz, which no CPU has"), "{report}");
 }

@@ -1,6 +1,7 @@
 //! A command as a target: each run of it is an operation, and its latency is how long that takes.
 
 use crate::engine::{Completion, Operation, Target, TargetError};
+use crate::testbed::keeper::{self, Kept, Leftover};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -11,29 +12,35 @@ use std::time::Duration;
 /// Of what a command complains of so much is repeated, in characters.
 const WORDS_MAX: usize = 300;
 
-/// Runs of a command by a shell, each slot's on a thread of its own.
+/// Runs of a command by a shell, each slot's on a thread of its own. When it is dropped, or this process is killed, all that they have
+/// started ends, wherever it went.
 pub struct CommandTarget {
     /// By slot: whoever waits there runs it once for each word.
     slots: Vec<Sender<()>>,
     done: Receiver<Completion>,
     /// What slots have as data: nothing that anybody looks at.
     data: Vec<u8>,
+    /// What is started has it.
+    mark: String,
+    _kept: Kept,
 }
 
 impl CommandTarget {
-    /// Prepares `depth` runs of `line` at the same time. What runs is ended with this process.
+    /// Prepares `depth` runs of `line` at the same time.
     ///
     /// # Errors
     /// There is no thread.
     pub fn new(line: &str, depth: u32, block_bytes: u32) -> Result<CommandTarget, TargetError> {
         let (completions, done) = channel();
+        let mark = keeper::new_mark();
+        let kept = keeper::keep(Leftover::Marked(mark.clone()));
         let mut slots = Vec::new();
         for slot in 0..depth {
             let (begin, begins) = channel();
-            let (line, completions) = (line.to_owned(), completions.clone());
+            let (line, mark, completions) = (line.to_owned(), mark.clone(), completions.clone());
             let runs = move || {
                 for () in begins {
-                    if completions.send(Completion { slot, result: run(&line) }).is_err() {
+                    if completions.send(Completion { slot, result: run(&line, &mark) }).is_err() {
                         break;
                     }
                 }
@@ -42,14 +49,14 @@ impl CommandTarget {
             thread.map_err(|error| TargetError(format!("cannot start a thread: {error}")))?;
             slots.push(begin);
         }
-        Ok(CommandTarget { slots, done, data: vec![0; block_bytes as usize] })
+        Ok(CommandTarget { slots, done, data: vec![0; block_bytes as usize], mark, _kept: kept })
     }
 }
 
 /// Runs it once. What it prints goes nowhere.
-fn run(line: &str) -> Result<(), String> {
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "sh", "-c", line]);
+fn run(line: &str, mark: &str) -> Result<(), String> {
+    let mut command = Command::new("sh");
+    command.args(["-c", line]).env(mark, "1");
     let failed = |error: std::io::Error| format!("{line:?} cannot be run: {error}");
     // A pipe would be waited for as long as anybody whom it leaves behind holds it.
     let memory = memfd_create(c"complaints", MFdFlags::MFD_CLOEXEC).map_err(|error| failed(error.into()))?;
@@ -64,6 +71,14 @@ fn run(line: &str) -> Result<(), String> {
     complaints.rewind().and_then(|()| complaints.read_to_end(&mut words)).map_err(failed)?;
     let words: String = String::from_utf8_lossy(&words).trim().chars().take(WORDS_MAX).collect();
     Err(format!("{line:?} ends with {status}: {words}"))
+}
+
+impl Drop for CommandTarget {
+    fn drop(&mut self) {
+        if let Err(error) = keeper::end_marked(&self.mark, Duration::ZERO) {
+            eprintln!("{error:#}");
+        }
+    }
 }
 
 impl Target for CommandTarget {

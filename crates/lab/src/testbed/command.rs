@@ -1,13 +1,14 @@
 //! Running other programs: with a time limit, their output kept, and none of them left behind.
 
 use super::cleanup::Undo;
+use super::keeper::{self, Leftover};
 use anyhow::{Context, bail};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{Read, Seek};
+use std::io::{Read, Seek, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +27,7 @@ pub fn run<S: AsRef<OsStr>>(
     arguments: &[S],
     limit: Duration,
 ) -> anyhow::Result<String> {
-    run_and_wait(program.as_ref(), arguments, limit, |child, limit| wait(child, limit, None))
+    run_and_wait(program.as_ref(), arguments, None, limit, |child, limit| wait(child, limit, None))
 }
 
 /// As [`run`], and killed as soon as `stopping` is set.
@@ -36,7 +37,18 @@ pub fn run_unless<S: AsRef<OsStr>>(
     limit: Duration,
     stopping: &AtomicBool,
 ) -> anyhow::Result<String> {
-    run_and_wait(program.as_ref(), arguments, limit, |child, limit| wait(child, limit, Some(stopping)))
+    run_and_wait(program.as_ref(), arguments, None, limit, |child, limit| wait(child, limit, Some(stopping)))
+}
+
+/// As [`run_unless`], a line for a shell. All that it starts has the mark, if there is one.
+pub fn run_line(
+    line: &str,
+    mark: Option<&str>,
+    limit: Duration,
+    stopping: &AtomicBool,
+) -> anyhow::Result<String> {
+    let wait = |child, limit| wait(child, limit, Some(stopping));
+    run_and_wait("sh".as_ref(), &["-c", line], mark, limit, wait)
 }
 
 /// As [`run`], but not stopped with this process: for use by what takes things down at its end.
@@ -45,28 +57,39 @@ pub fn run_unguarded<S: AsRef<OsStr>>(
     arguments: &[S],
     limit: Duration,
 ) -> anyhow::Result<String> {
-    run_and_wait(program.as_ref(), arguments, limit, |child, limit| wait_for(&Mutex::new(child), limit, None))
+    let wait = |child, limit| wait_for(&Mutex::new(child), limit, None);
+    run_and_wait(program.as_ref(), arguments, None, limit, wait)
 }
 
 fn run_and_wait<S: AsRef<OsStr>>(
     program: &OsStr,
     arguments: &[S],
+    mark: Option<&str>,
     limit: Duration,
     wait: impl FnOnce(Child, Duration) -> std::io::Result<Option<ExitStatus>>,
 ) -> anyhow::Result<String> {
-    let mut command = Command::new(program);
+    let is_kept = keeper::is_there();
+    let mut command = if is_kept { gated(program) } else { Command::new(program) };
     // A group of its own: what it has started and not left behind goes with it.
-    command.args(arguments).stdin(Stdio::null()).process_group(0);
+    command.args(arguments).process_group(0);
+    command.envs(mark.map(|mark| (mark, "1")));
+    command.stdin(if is_kept { Stdio::piped() } else { Stdio::null() });
     let words = std::iter::once(program).chain(arguments.iter().map(AsRef::as_ref));
     let line = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
     // Files and not pipes: a daemon that the program leaves running would hold a pipe open for ever.
     let file = |name: &str| memfd_create(name, MFdFlags::MFD_CLOEXEC).map(File::from);
     let (mut output, mut errors) = (file("output")?, file("errors")?);
     command.stdout(output.try_clone()?).stderr(errors.try_clone()?);
-    let child = command.spawn().with_context(|| {
+    let mut child = command.spawn().with_context(|| {
         let program = program.display();
         format!("cannot start `{program}`; install it (`make deps`) or build it (`cargo build --release`)")
     })?;
+    let _kept = child.stdin.take().map(|mut gate| {
+        let kept = keeper::keep(Leftover::Group(child.id().cast_signed()));
+        // Whoever was killed meanwhile has ended, and that is told below.
+        let _ = gate.write_all(b"go\n");
+        kept
+    });
     let status = wait(child, limit)?;
     if status.is_some_and(|status| status.success()) {
         return Ok(contents(&mut output)?);
@@ -83,6 +106,13 @@ fn run_and_wait<S: AsRef<OsStr>>(
             )
         }
     }
+}
+
+/// A program that begins when it is told to on its standard input: if this process is killed, it begins if the keeper knows of it.
+fn gated(program: &OsStr) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", "read -r go && exec \"$@\" < /dev/null", "sh"]).arg(program);
+    command
 }
 
 /// Several commands at the same time; their outputs in order, or the first failure after all have ended.

@@ -10,6 +10,7 @@ pub mod command;
 mod drives;
 pub mod etcd;
 pub mod jobs;
+pub mod keeper;
 
 pub use cluster::{Cluster, ScrubFigures, frozen, is_settled, signal};
 pub use drives::LoopDevice;

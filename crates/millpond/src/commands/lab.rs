@@ -25,6 +25,7 @@ use lab::run::{Options, Progress};
 use lab::scenarios::large::fleet::Size;
 use lab::targets::{OpenTarget, VolumeAccess, make_file};
 use lab::testbed::cleanup::{self, Undo};
+use lab::testbed::keeper::{self, Leftover};
 use progress::Shown;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -88,6 +89,9 @@ enum LabCommand {
     Compare(CompareArguments),
     /// Make load on this host, for plans that are run on another
     Agent(AgentArguments),
+    /// Take down what whoever talks on the standard input leaves behind
+    #[command(hide = true)]
+    Keeper,
     /// Be what an agent at an address is, on the standard input and output
     #[command(hide = true)]
     Reach(ReachArguments),
@@ -247,6 +251,7 @@ pub fn run(arguments: &LabArguments, path: &Path) -> anyhow::Result<ExitCode> {
             remote::listen(address, key)?;
         }
         LabCommand::Agent(_) => serve()?,
+        LabCommand::Keeper => keeper::serve(std::io::stdin().lock(), std::io::stdout())?,
         LabCommand::Reach(ReachArguments { address, key }) => remote::reach(address, key)?,
         LabCommand::Fleet(FleetArguments { size, ready }) => fleet::run(path, *size, ready)?,
     }
@@ -305,12 +310,17 @@ fn run_plan(arguments: &RunArguments, path: &Path) -> anyhow::Result<ExitCode> {
         ))));
     }
     let (plan, text) = read_plan(&arguments.plan, &scratch)?;
-    let mut archive = Archive::create(&out, PLAN, &text)?;
+    begin_keeper()?;
     let stopping = stop_when_wished()?;
+    let mut archive = Archive::create(&out, PLAN, &text)?;
+    let kept = keeper::keep(Leftover::Directory(scratch.clone()));
     std::fs::create_dir(&scratch).with_context(|| format!("{}: cannot make it", scratch.display()))?;
     // Before subjects are: so it goes after them.
     let directory = scratch.clone();
-    let scratch = Undo::new(move || drop(std::fs::remove_dir_all(&scratch)));
+    let scratch = Undo::new(move || {
+        drop(std::fs::remove_dir_all(&scratch));
+        drop(kept);
+    });
     for (name, text) in challenges::FILES {
         let path = directory.join(name);
         std::fs::write(&path, text).with_context(|| format!("{}: cannot write it", path.display()))?;
@@ -328,8 +338,9 @@ fn run_fio(arguments: &FioArguments) -> anyhow::Result<ExitCode> {
     let text = std::fs::read_to_string(&arguments.file)
         .with_context(|| format!("{}: cannot read it", arguments.file.display()))?;
     let out = out_of(arguments.out.as_deref(), &arguments.file)?;
-    let mut archive = Archive::create(&out, FIO_JOB, &text)?;
+    begin_keeper()?;
     let stopping = stop_when_wished()?;
+    let mut archive = Archive::create(&out, FIO_JOB, &text)?;
     let options = Options { command: own_command(), stopping: &stopping };
     let mut shown = Shown::default();
     let mut show = |progress: &Progress<'_>| shown.show(progress);
@@ -451,16 +462,26 @@ fn compared(arguments: &CompareArguments) -> anyhow::Result<()> {
     print_outcome(&both, arguments.markdown, false)
 }
 
+/// Starts what takes down what this process leaves behind if it is killed.
+fn begin_keeper() -> anyhow::Result<()> {
+    let mut keeper = host::own_program();
+    keeper.args(["lab", "keeper"]);
+    keeper::begin(keeper)
+}
+
 /// What an agent does: the parent says what.
 fn serve() -> anyhow::Result<()> {
     // A timer may be late by as little as the kernel can make it.
     lab::agent::wake_on_time();
     // Who asked tells it when to stop; signals to the whole terminal are for who asked.
     stop::on_wish(|| {})?;
-    agent::serve(std::io::stdin(), std::io::stdout(), open)
+    agent::serve(std::io::stdin(), std::io::stdout(), open, || std::process::exit(1))
 }
 
 fn open(order: &Order) -> Result<OpenTarget, TargetError> {
+    if matches!(order.job.target, TargetName::Command(_)) {
+        begin_keeper().map_err(|error| unusable(&error))?;
+    }
     if let (TargetName::Raw(path), Some(bytes)) = (&order.job.target, order.access.create_bytes) {
         make_file(path, bytes, order.access.may_be_there)?;
     }

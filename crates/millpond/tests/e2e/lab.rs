@@ -5,7 +5,7 @@ use crate::common::pond::{Pond, runs};
 use crate::common::{command, names, path, scratch, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use procfs::process::all_processes;
+use procfs::process::{Process, all_processes};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -235,11 +235,17 @@ fn under_way(plan: &Path, out: &Path) -> Child {
 
 /// The processes that make load for that one.
 fn agents_of(pid: u32) -> Vec<i32> {
-    let of = |parent: i32| {
-        let all = all_processes().unwrap().flatten().filter_map(|process| process.stat().ok());
-        all.filter(move |stat| stat.ppid == parent).map(|stat| stat.pid)
+    let is_one = |process: &Process| {
+        process.cmdline().is_ok_and(|words| words.last().is_some_and(|word| word == "agent"))
     };
-    of(pid.cast_signed()).flat_map(|child| std::iter::once(child).chain(of(child))).collect()
+    let all: Vec<Process> = all_processes().unwrap().flatten().filter(is_one).collect();
+    let parent_of = |pid: i32| Process::new(pid).ok()?.stat().ok().map(|stat| stat.ppid);
+    let pid = pid.cast_signed();
+    let is_of = |agent: &&Process| {
+        let parent = parent_of(agent.pid);
+        parent == Some(pid) || parent.and_then(parent_of) == Some(pid)
+    };
+    all.iter().filter(is_of).map(|agent| agent.pid).collect()
 }
 
 #[test]

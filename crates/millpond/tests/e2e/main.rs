@@ -18,6 +18,7 @@ mod failover;
 mod file_systems;
 mod hostile;
 mod hostile_tenant;
+mod interruptions;
 mod keys;
 mod lab;
 mod limits;

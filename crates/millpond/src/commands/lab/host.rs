@@ -25,6 +25,11 @@ use std::time::Duration;
 /// OSDs tell every two seconds what they have done.
 const VOLUME_DELAY: Duration = Duration::from_millis(2500);
 
+/// The program that runs, even if another was built meanwhile.
+pub fn own_program() -> Command {
+    Command::new("/proc/self/exe")
+}
+
 /// This machine, and the cluster of the directory that the command was given.
 pub struct ThisHost {
     directory: PathBuf,
@@ -39,8 +44,7 @@ impl ThisHost {
 
 impl Host for ThisHost {
     fn agent(&self) -> Command {
-        // The program that runs, even if another was built meanwhile.
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = own_program();
         command.args(["lab", "agent"]);
         command
     }
