@@ -77,14 +77,14 @@ impl Agent {
         let ended = Arc::clone(&child);
         let undo = Undo::new(move || {
             let mut child = ended.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Ok(Some(_)) = child.try_wait() {
+            if child.try_wait().is_ok_and(|ended| ended.is_some_and(|status| status.success())) {
                 return;
             }
             child.kill().ok();
             child.wait().ok();
             // It could not end what it had started itself.
             if let Err(error) = keeper::end_marked(&mark, Duration::ZERO) {
-                eprintln!("{error:#}");
+                keeper::complain(&error);
             }
         });
         let complaints = std::thread::Builder::new()

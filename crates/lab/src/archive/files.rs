@@ -2,6 +2,7 @@
 
 use super::hlog;
 use super::outcome::{FIGURES, FORMAT, Outcome, Sample};
+use crate::testbed::keeper::{self, Leftover};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
@@ -59,13 +60,24 @@ impl Archive {
         hidden.push(directory.file_name().unwrap_or(directory.as_os_str()));
         hidden.push(format!(".{}", std::process::id()));
         let hidden = directory.with_file_name(hidden);
-        fs::create_dir_all(&hidden).map_err(|error| file(&hidden, error))?;
-        let mut archive = Archive { directory: hidden, appended: 0 };
+        let kept = keeper::keep(Leftover::Directory(hidden.clone()));
+        let made = Archive::make(&hidden, name, plan).and_then(|archive| {
+            // Of two at the same time the second finds that there is something in it.
+            fs::rename(&hidden, directory).map_err(|error| file(directory, error))?;
+            Ok(Archive { directory: directory.to_owned(), ..archive })
+        });
+        if made.is_err() {
+            let _ = fs::remove_dir_all(&hidden);
+        }
+        drop(kept);
+        made
+    }
+
+    fn make(directory: &Path, name: &str, plan: &str) -> Result<Archive, ArchiveError> {
+        fs::create_dir_all(directory).map_err(|error| file(directory, error))?;
+        let mut archive = Archive { directory: directory.to_owned(), appended: 0 };
         archive.put(name, plan.as_bytes())?;
         archive.write(&Outcome::begun(name, "", 0, 0))?;
-        // Of two at the same time the second finds that there is something in it.
-        fs::rename(&archive.directory, directory).map_err(|error| file(directory, error))?;
-        archive.directory = directory.to_owned();
         Ok(archive)
     }
 

@@ -227,13 +227,15 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// CPU time of all watched processes in microseconds; `None` if one is unknown or none was watched.
+    /// CPU time of all nodes in microseconds; `None` if that of one that was watched is unknown, or none was.
     #[must_use]
     pub fn nodes_us(&self) -> Option<f64> {
         if self.nodes.is_empty() {
             return None;
         }
-        self.nodes.iter().map(|node| node.cpu_us).sum()
+        let watched: Option<f64> = self.nodes.iter().map(|node| node.cpu_us).sum();
+        // With those that came later.
+        watched.map(|us| self.roles.get(&Role::Nodes).copied().unwrap_or(us))
     }
 }
 

@@ -25,8 +25,8 @@ impl Events {
     pub(super) fn begin(
         plan: &Plan,
         host: &dyn Host,
-        subject: &Subject,
-        point: &Point,
+        (subject, point): (&Subject, &Point),
+        mark: &str,
         stopping: &Arc<AtomicBool>,
     ) -> Option<Events> {
         let is_meant = |event: &&Event| {
@@ -43,7 +43,7 @@ impl Events {
         }
         due.sort();
         let (going_on, ended) = channel::<()>();
-        let (began, stopping) = (Instant::now(), stopping.clone());
+        let (began, mark, stopping) = (Instant::now(), mark.to_owned(), stopping.clone());
         let happen = move || {
             let mut happened = Vec::new();
             for (at, name, line) in due {
@@ -52,7 +52,7 @@ impl Events {
                     break;
                 }
                 let at_s = began.elapsed().as_secs_f64();
-                let failed = command::run_line(&line, None, LIMIT, &stopping).err();
+                let failed = command::run_line(&line, &mark, LIMIT, &stopping).err();
                 happened.push(Happened {
                     name,
                     at_s,

@@ -29,14 +29,14 @@ pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -
     let Asked { host, subject, point, round, .. } = *asked;
     if !point.job.ramp.is_zero() {
         let ramp = Job { runtime: Some(point.job.ramp), ..point.job.clone() };
-        run(&arguments(asked, &ramp)?, subject, ramp.ramp, asked.options.stopping)?;
+        run(&arguments(asked, &ramp)?, subject, asked.mark, ramp.ramp, asked.options.stopping)?;
     }
     let served = host.served(subject, point.clients)?;
     let nodes = watched(subject, host)?;
     progress(&Progress::Step(format!("fio runs {} on {}", point.name, subject.name)));
     let runtime = point.job.runtime.unwrap_or_default();
     let arguments = arguments(asked, &point.job)?;
-    let seen = watch(nodes, || run(&arguments, subject, runtime, asked.options.stopping))?;
+    let seen = watch(nodes, || run(&arguments, subject, asked.mark, runtime, asked.options.stopping))?;
     let mut sample = seen.sample_of(&jobs_of(&seen.output)?[0])?;
     sample.round = round;
     sample.cpu = Some(Cpu::new(&seen.usage, sample.operations()));
@@ -107,13 +107,14 @@ fn children_us() -> anyhow::Result<f64> {
 fn run(
     arguments: &[String],
     subject: &Subject,
+    mark: &str,
     runtime: Duration,
     stopping: &AtomicBool,
 ) -> anyhow::Result<String> {
     let mut words: Vec<String> = vec!["env".to_owned()];
     words.extend(subject.ceph_conf.iter().map(|path| format!("CEPH_CONF={}", path.display())));
     words.push(FIO.to_owned());
-    command::run_unless(&words[0], &[&words[1..], arguments].concat(), runtime + GRACE, stopping)
+    command::run_unless(&words[0], &[&words[1..], arguments].concat(), mark, runtime + GRACE, stopping)
 }
 
 /// The command line of fio that does what our engine would do: for all clients, and then for each what is its own.
@@ -182,7 +183,7 @@ fn arguments(asked: &Asked<'_>, job: &Job) -> anyhow::Result<Vec<String>> {
 }
 
 /// Writes what so many clients use of what only fio reaches.
-pub(super) fn fill(subject: &Subject, clients: u32, stopping: &AtomicBool) -> anyhow::Result<()> {
+pub(super) fn fill(subject: &Subject, clients: u32, mark: &str, stopping: &AtomicBool) -> anyhow::Result<()> {
     let Some(Place::Rbd(image)) = subject.place() else { return Ok(()) };
     let places = if subject.is_by_client() { clients } else { 1 };
     for client in 1..=places {
@@ -196,7 +197,7 @@ pub(super) fn fill(subject: &Subject, clients: u32, stopping: &AtomicBool) -> an
                 .collect();
         arguments.extend([format!("--pool={pool}"), format!("--rbdname={image}")]);
         arguments.extend(subject.size.map(|size| format!("--size={}", size.0)));
-        run(&arguments, subject, Duration::from_secs(3600), stopping)?;
+        run(&arguments, subject, mark, Duration::from_secs(3600), stopping)?;
     }
     Ok(())
 }

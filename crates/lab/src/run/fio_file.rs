@@ -1,11 +1,12 @@
 //! A job file of fio, run by fio as it is.
 
 use super::fio::{jobs_of, watch};
+use super::subjects::sweep;
 use super::{Options, Progress, conclude, unix_ms};
 use crate::archive::{Archive, Outcome, PointView, SubjectView};
 use crate::engine::plan::{Job, Mode, TargetName};
 use crate::report::Cpu;
-use crate::testbed::command;
+use crate::testbed::{command, keeper};
 use crate::trust::{self, FIO};
 use anyhow::{Context, bail};
 use base::units::ByteSize;
@@ -63,7 +64,12 @@ pub fn run_fio_file(
 fn once(file: &Path, round: u32, stopping: &AtomicBool, outcome: &mut Outcome) -> anyhow::Result<()> {
     let file = file.display().to_string();
     let words = ["--output-format=json+", "--lat_percentiles=1", &file];
-    let seen = watch(Vec::new(), || command::run_unless(FIO, &words, LIMIT, stopping))?;
+    // Its jobs may be processes, in sessions of their own.
+    let mark = keeper::new_mark();
+    let sweep = sweep(&mark);
+    let seen = watch(Vec::new(), || command::run_unless(FIO, &words, &mark, LIMIT, stopping));
+    drop(sweep);
+    let seen = seen?;
     let jobs = jobs_of(&seen.output)?;
     if round == 1 {
         outcome.points = jobs.iter().enumerate().map(|(number, job)| point_of(number, job)).collect();

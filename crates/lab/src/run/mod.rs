@@ -18,6 +18,7 @@ use crate::archive::{Archive, FIGURES, Outcome, PointView, Served, SubjectView, 
 use crate::engine::cpu::Watched;
 use crate::engine::generator::Random;
 use crate::plan::{Plan, Point, Subject, TurnOrder};
+use crate::testbed::keeper;
 use crate::trust;
 use anyhow::bail;
 use std::path::PathBuf;
@@ -240,8 +241,11 @@ fn measure_all(
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> anyhow::Result<()> {
     let Run { plan, points, host, options, not_stopped } = *run;
+    let mark = keeper::new_mark();
     let is_stopping = || options.stopping.load(Ordering::Relaxed);
     let mut standing = Standing::default();
+    // The first, so the last to go.
+    standing.0.push(subjects::sweep(&mark));
     let left_out: Vec<Option<&str>> = plan.subjects.iter().map(Subject::missing).collect();
     let is_there = |subject: usize| left_out[subject].is_none();
     for (number, subject) in plan.subjects.iter().enumerate() {
@@ -252,8 +256,8 @@ fn measure_all(
             outcome.subjects[number].left_out = Some(format!("it needs {program}, which is not there"));
             continue;
         }
-        standing.0.extend(subjects::start(subject, host, options.stopping, not_stopped, progress)?);
-        let bytes = subjects::fill(plan, points, subject, host, options.stopping, progress)?;
+        standing.0.extend(subjects::start(subject, host, &mark, options.stopping, not_stopped, progress)?);
+        let bytes = subjects::fill(plan, points, subject, host, &mark, options.stopping, progress)?;
         std::thread::sleep(host.served_delay(subject));
         let Condition { full, is_debug } = host.condition(subject)?;
         let view = &mut outcome.subjects[number];
@@ -287,8 +291,16 @@ fn measure_all(
                 let name = format!("round {round}: {} on {}{twin}", point.name, plan_subject.name);
                 let left = left(plan, began, number - 1, of);
                 progress(&Progress::Sample { name: name.clone(), number, of, left });
-                let asked =
-                    sample::Asked { plan, host, subject: plan_subject, point, round, probe: 0, options };
+                let asked = sample::Asked {
+                    plan,
+                    host,
+                    subject: plan_subject,
+                    point,
+                    round,
+                    probe: 0,
+                    options,
+                    mark: &mark,
+                };
                 let taken = match &point.within {
                     Some(objective) => search::take(&asked, objective, progress),
                     None => sample::take(&asked, progress),

@@ -42,6 +42,8 @@ pub(super) struct Asked<'a> {
     /// Which try of the same it is, from 0.
     pub(super) probe: u32,
     pub(super) options: &'a Options<'a>,
+    /// What the plan's commands start has it.
+    pub(super) mark: &'a str,
 }
 
 /// How a subject is reached by one of so many clients.
@@ -137,7 +139,7 @@ pub(super) fn take(asked: &Asked<'_>, progress: &mut dyn FnMut(&Progress<'_>)) -
     for line in subject.before.iter().chain(&point.before) {
         let line = filled_in(line, subject, host);
         progress(&Progress::Step(format!("before {} on {}: {line}", point.name, subject.name)));
-        command::run_line(&line, None, COMMAND_LIMIT, asked.options.stopping)?;
+        command::run_line(&line, asked.mark, COMMAND_LIMIT, asked.options.stopping)?;
     }
     let has_prepared = subject.before.is_some() || point.before.is_some();
     if asked.subject.engine == Engine::Fio {
@@ -313,8 +315,9 @@ impl<'a, 'b> Watching<'a, 'b> {
             if before.is_none() && self.clients.iter().all(|client| client.opened_unix_ns.is_some()) {
                 before = Some(now());
                 counting = Cycles::begin();
-                let Asked { plan, host, subject, point, .. } = *self.asked;
-                events = Events::begin(plan, host, subject, point, self.asked.options.stopping);
+                monitor.look(&mut seen);
+                let Asked { plan, host, subject, point, mark, .. } = *self.asked;
+                events = Events::begin(plan, host, (subject, point), mark, self.asked.options.stopping);
                 if !self.processes.is_empty() {
                     threads = Watch::begin(std::mem::take(&mut self.processes));
                 }

@@ -45,49 +45,50 @@ impl NotStopped {
     }
 }
 
-/// Starts a subject; what is given back stops it when it is dropped, and on every other way out.
+/// Ends, when it is dropped and on every other way out, what has a mark: what plans' commands have left running.
+pub(super) fn sweep(mark: &str) -> Undo {
+    let kept = keeper::keep(Leftover::Marked(mark.to_owned()));
+    let mark = mark.to_owned();
+    Undo::new(move || {
+        match keeper::end_marked(&mark, FAREWELL) {
+            Ok(killed) if killed.is_empty() => {}
+            Ok(killed) => keeper::complain(&anyhow!(
+                "processes {killed:?}, which the plan's commands had left running, were killed"
+            )),
+            Err(error) => keeper::complain(&error),
+        }
+        drop(kept);
+    })
+}
+
+/// Starts a subject, and what it starts has the mark; what is given back stops it when it is dropped, and on every other way out.
 pub(super) fn start(
     subject: &Subject,
     host: &dyn Host,
+    mark: &str,
     stopping: &AtomicBool,
     not_stopped: &NotStopped,
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> anyhow::Result<Option<Undo>> {
     let filled_in = |line: &str| filled_in(line, subject, host);
-    let mark = keeper::new_mark();
     // First, for what was half started.
     let undo = subject.stop.as_deref().map(filled_in).map(|line| {
-        let (name, mark, not_stopped) = (subject.name.clone(), mark.clone(), not_stopped.clone());
-        // The newest comes first.
-        let started = keeper::keep(Leftover::Marked(mark.clone()));
-        let stop = keeper::keep(Leftover::Command(line.clone()));
+        let not_stopped = not_stopped.clone();
+        let kept = keeper::keep(Leftover::Command(line.clone()));
         Undo::new(move || {
-            if let Err(error) = stopped(&name, &line, &mark) {
-                eprintln!("{error}");
+            if let Err(error) = keeper::run(&line) {
+                keeper::complain(&error);
                 not_stopped.0.lock().unwrap_or_else(PoisonError::into_inner).push(error.to_string());
             }
-            drop((stop, started));
+            drop(kept);
         })
     });
     if let Some(line) = subject.start.as_deref().map(filled_in) {
         progress(&Progress::Step(format!("starting {}", subject.name)));
-        command::run_line(&line, Some(&mark), COMMAND_LIMIT, stopping)
+        command::run_line(&line, mark, COMMAND_LIMIT, stopping)
             .with_context(|| format!("subject {} cannot be started", subject.name))?;
     }
     Ok(undo)
-}
-
-/// Stops a subject, and ends what its `start` has left running and its `stop` has not ended.
-fn stopped(name: &str, line: &str, mark: &str) -> anyhow::Result<()> {
-    let came = keeper::run(line);
-    let killed = keeper::end_marked(mark, FAREWELL)?;
-    came?;
-    if !killed.is_empty() {
-        bail!(
-            "{name} was stopped, and processes {killed:?} that its start had left were there still: they were killed"
-        );
-    }
-    Ok(())
 }
 
 /// Writes what so many clients use of a subject once, if it is to be, and some of it once more if it is to age; answers how many
@@ -97,6 +98,7 @@ pub(super) fn fill(
     points: &[Point],
     subject: &Subject,
     host: &dyn Host,
+    mark: &str,
     stopping: &AtomicBool,
     progress: &mut dyn FnMut(&Progress<'_>),
 ) -> anyhow::Result<Option<u64>> {
@@ -106,7 +108,7 @@ pub(super) fn fill(
     if subject.target(1).is_none() {
         progress(&Progress::Step(format!("filling {}", subject.name)));
         if subject.is_filled() {
-            fio::fill(subject, clients, stopping)?;
+            fio::fill(subject, clients, mark, stopping)?;
         }
         return Ok(subject.size.map(|size| size.0));
     }

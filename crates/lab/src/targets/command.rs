@@ -6,7 +6,10 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Of what a command complains of so much is repeated, in characters.
@@ -17,6 +20,9 @@ const WORDS_MAX: usize = 300;
 pub struct CommandTarget {
     /// By slot: whoever waits there runs it once for each word.
     slots: Vec<Sender<()>>,
+    threads: Vec<JoinHandle<()>>,
+    /// Whether nothing is to begin any more.
+    is_over: Arc<AtomicBool>,
     done: Receiver<Completion>,
     /// What slots have as data: nothing that anybody looks at.
     data: Vec<u8>,
@@ -34,22 +40,35 @@ impl CommandTarget {
         let (completions, done) = channel();
         let mark = keeper::new_mark();
         let kept = keeper::keep(Leftover::Marked(mark.clone()));
-        let mut slots = Vec::new();
+        let (mut slots, mut threads) = (Vec::new(), Vec::new());
+        let is_over = Arc::new(AtomicBool::new(false));
         for slot in 0..depth {
             let (begin, begins) = channel();
             let (line, mark, completions) = (line.to_owned(), mark.clone(), completions.clone());
+            let ends = is_over.clone();
             let runs = move || {
                 for () in begins {
+                    if ends.load(Ordering::Relaxed) {
+                        break;
+                    }
                     if completions.send(Completion { slot, result: run(&line, &mark) }).is_err() {
                         break;
                     }
                 }
             };
             let thread = std::thread::Builder::new().name(format!("command-{slot}")).spawn(runs);
-            thread.map_err(|error| TargetError(format!("cannot start a thread: {error}")))?;
+            threads.push(thread.map_err(|error| TargetError(format!("cannot start a thread: {error}")))?);
             slots.push(begin);
         }
-        Ok(CommandTarget { slots, done, data: vec![0; block_bytes as usize], mark, _kept: kept })
+        Ok(CommandTarget {
+            slots,
+            done,
+            threads,
+            is_over,
+            data: vec![0; block_bytes as usize],
+            mark,
+            _kept: kept,
+        })
     }
 }
 
@@ -75,8 +94,16 @@ fn run(line: &str, mark: &str) -> Result<(), String> {
 
 impl Drop for CommandTarget {
     fn drop(&mut self) {
-        if let Err(error) = keeper::end_marked(&self.mark, Duration::ZERO) {
-            eprintln!("{error:#}");
+        self.is_over.store(true, Ordering::Relaxed);
+        self.slots.clear();
+        loop {
+            if let Err(error) = keeper::end_marked(&self.mark, Duration::ZERO) {
+                return keeper::complain(&error);
+            }
+            // One may have begun meanwhile.
+            if self.threads.iter().all(JoinHandle::is_finished) {
+                return;
+            }
         }
     }
 }

@@ -30,25 +30,21 @@ pub fn run<S: AsRef<OsStr>>(
     run_and_wait(program.as_ref(), arguments, None, limit, |child, limit| wait(child, limit, None))
 }
 
-/// As [`run`], and killed as soon as `stopping` is set.
+/// As [`run`], and killed as soon as `stopping` is set, or this process is. All that it starts has the mark.
 pub fn run_unless<S: AsRef<OsStr>>(
     program: impl AsRef<OsStr>,
     arguments: &[S],
-    limit: Duration,
-    stopping: &AtomicBool,
-) -> anyhow::Result<String> {
-    run_and_wait(program.as_ref(), arguments, None, limit, |child, limit| wait(child, limit, Some(stopping)))
-}
-
-/// As [`run_unless`], a line for a shell. All that it starts has the mark, if there is one.
-pub fn run_line(
-    line: &str,
-    mark: Option<&str>,
+    mark: &str,
     limit: Duration,
     stopping: &AtomicBool,
 ) -> anyhow::Result<String> {
     let wait = |child, limit| wait(child, limit, Some(stopping));
-    run_and_wait("sh".as_ref(), &["-c", line], mark, limit, wait)
+    run_and_wait(program.as_ref(), arguments, Some(mark), limit, wait)
+}
+
+/// As [`run_unless`], a line for a shell.
+pub fn run_line(line: &str, mark: &str, limit: Duration, stopping: &AtomicBool) -> anyhow::Result<String> {
+    run_unless("sh", &["-c", line], mark, limit, stopping)
 }
 
 /// As [`run`], but not stopped with this process: for use by what takes things down at its end.

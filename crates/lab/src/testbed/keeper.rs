@@ -2,18 +2,17 @@
 //! when this one is gone.
 //!
 //! [`cleanup`](super::cleanup) covers the ways out that a process hears of. Of SIGKILL, as a user or the kernel that is out of memory
-//! sends it, it hears nothing; but then the keeper's input ends. It is in a session of its own and deaf to signals that can be blocked:
-//! what ends a terminal or everything of a name does not end it.
+//! sends it, it hears nothing; but then the keeper's input ends. It is in a session of its own: what ends a terminal does not end it.
 
 use super::command;
 use anyhow::{Context, bail};
-use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, setsid};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,8 +29,8 @@ pub const FAREWELL: Duration = Duration::from_secs(3);
 /// How long processes with a mark may take to die.
 const MARKED_LIMIT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// How often a command that takes something down is tried: the kernel gives back what a killed process had a little later.
-const TRIES: u32 = 6;
+/// How long a command that takes something down and fails is tried: the kernel gives back what a killed process had a little later.
+const TRIED_FOR: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Something that is there and is to go.
@@ -83,6 +82,12 @@ impl Keeper {
 /// # Errors
 /// It cannot be started.
 pub fn begin(mut command: Command) -> anyhow::Result<()> {
+    // It is not to be ended with what it is to take down.
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(MARK.as_bytes()) {
+            command.env_remove(name);
+        }
+    }
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -130,13 +135,13 @@ impl Drop for Kept {
 }
 
 /// Is a keeper: says that it is ready, hears what there is, and when nobody will say more takes down what is left, the newest first.
+/// Whoever calls this does not end of SIGINT, SIGTERM and SIGHUP.
 ///
 /// # Errors
-/// It cannot block signals or say anything.
+/// It cannot say anything.
 pub fn serve(input: impl BufRead, mut output: impl Write) -> anyhow::Result<()> {
     // Whoever leads a group has no session of its own to be had, and needs none.
     let _ = setsid();
-    SigSet::all().thread_block().context("cannot block signals")?;
     writeln!(output, "ready").and_then(|()| output.flush()).context("cannot say that it is ready")?;
     for leftover in left_of(input) {
         take_down(leftover);
@@ -161,9 +166,7 @@ fn left_of(input: impl BufRead) -> Vec<Leftover> {
 fn take_down(leftover: Leftover) {
     let done = match leftover {
         Leftover::Command(line) => run(&line),
-        Leftover::Directory(path) => {
-            std::fs::remove_dir_all(&path).with_context(|| path.display().to_string())
-        }
+        Leftover::Directory(path) => remove(&path),
         // One that has no processes any more is no error.
         Leftover::Group(group) => {
             let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
@@ -172,22 +175,46 @@ fn take_down(leftover: Leftover) {
         Leftover::Marked(mark) => end_marked(&mark, FAREWELL).map(drop),
     };
     if let Err(error) = done {
-        eprintln!("{error:#}");
+        complain(&error);
     }
 }
 
-/// Runs a command that takes something down, again if it fails.
+/// Tells of a failure, if anybody listens: one that does not must not end whoever takes things down.
+pub fn complain(error: &anyhow::Error) {
+    let _ = writeln!(std::io::stderr(), "{error:#}");
+}
+
+/// Removes a directory and all in it, if it is there.
+///
+/// # Errors
+/// Something is mounted in it, which would be removed too, or it cannot be removed.
+pub fn remove(directory: &Path) -> anyhow::Result<()> {
+    let mounts = procfs::process::Process::myself().and_then(|process| process.mountinfo());
+    let mounts = mounts.context("cannot tell what is mounted")?;
+    if let Some(mount) = mounts.into_iter().find(|mount| mount.mount_point.starts_with(directory)) {
+        bail!("{} stays: {} is mounted in it", directory.display(), mount.mount_point.display());
+    }
+    match std::fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("{} cannot be removed", directory.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Runs a command that takes something down, for a while again if it fails.
 ///
 /// # Errors
 /// It fails time and again.
 pub fn run(line: &str) -> anyhow::Result<()> {
-    for _ in 1..TRIES {
-        if command::run_unguarded("sh", &["-c", line], COMMAND_LIMIT).is_ok() {
-            return Ok(());
+    let began = Instant::now();
+    loop {
+        match command::run_unguarded("sh", &["-c", line], COMMAND_LIMIT) {
+            Ok(_) => return Ok(()),
+            Err(error) if began.elapsed() >= TRIED_FOR => return Err(error),
+            Err(_) => std::thread::sleep(PAUSE),
         }
-        std::thread::sleep(PAUSE);
     }
-    command::run_unguarded("sh", &["-c", line], COMMAND_LIMIT).map(drop)
 }
 
 /// A mark that nobody has: a variable that is to be in the environment of who is to have it, with any value.
@@ -275,7 +302,8 @@ mod tests {
         run(&line(3)).unwrap();
         assert_eq!(std::fs::read_to_string(&count).unwrap(), "x\nx\nx\n");
         assert!(run(&line(20)).is_err());
-        assert_eq!(std::fs::read_to_string(&count).unwrap().len() as u32, 2 * (3 + TRIES));
+        let tries = std::fs::read_to_string(&count).unwrap().lines().count() - 3;
+        assert!((2..=6).contains(&tries), "{tries}");
     }
 
     #[test]

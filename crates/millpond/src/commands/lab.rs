@@ -251,7 +251,10 @@ pub fn run(arguments: &LabArguments, path: &Path) -> anyhow::Result<ExitCode> {
             remote::listen(address, key)?;
         }
         LabCommand::Agent(_) => serve()?,
-        LabCommand::Keeper => keeper::serve(std::io::stdin().lock(), std::io::stdout())?,
+        LabCommand::Keeper => {
+            stop::on_wish(|| {})?;
+            keeper::serve(std::io::stdin().lock(), std::io::stdout())?;
+        }
         LabCommand::Reach(ReachArguments { address, key }) => remote::reach(address, key)?,
         LabCommand::Fleet(FleetArguments { size, ready }) => fleet::run(path, *size, ready)?,
     }
@@ -318,7 +321,9 @@ fn run_plan(arguments: &RunArguments, path: &Path) -> anyhow::Result<ExitCode> {
     // Before subjects are: so it goes after them.
     let directory = scratch.clone();
     let scratch = Undo::new(move || {
-        drop(std::fs::remove_dir_all(&scratch));
+        if let Err(error) = keeper::remove(&scratch) {
+            keeper::complain(&error);
+        }
         drop(kept);
     });
     for (name, text) in challenges::FILES {

@@ -36,6 +36,8 @@ pub struct ForestRow {
 }
 
 const ROWS_MAX: usize = 60;
+/// What a side is called has so much room at least, beside the picture if need be.
+const SIDE_WIDTH_MIN: f64 = 60.0;
 const ROW_HEIGHT: f64 = 26.0;
 /// Between the lines of a name and its note.
 const LINE_GAP: f64 = 15.5;
@@ -120,8 +122,9 @@ impl Forest {
         svg.line("plot-neutral", (x, frame.top), (x, frame.bottom));
         if let Some([below, above]) = &self.sides {
             let y = frame.top - 8.0;
-            let below = format!("← {}", shorten(below, (x - 40.0).max(40.0), TEXT_SIZE_MAX));
-            let above = format!("{} →", shorten(above, (WIDTH - x - 40.0).max(40.0), TEXT_SIZE_MAX));
+            let below = format!("← {}", shorten(below, (x - 40.0).max(SIDE_WIDTH_MIN), TEXT_SIZE_MAX));
+            let above =
+                format!("{} →", shorten(above, (WIDTH - x - 40.0).max(SIDE_WIDTH_MIN), TEXT_SIZE_MAX));
             svg.text("plot-label", Anchor::End, (x - 8.0, y), &below);
             svg.text("plot-label", Anchor::Start, (x + 8.0, y), &above);
         }
