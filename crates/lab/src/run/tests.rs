@@ -357,7 +357,7 @@ fn what_runs_before_samples_does_and_a_subject_that_lacks_a_program_is_left_out(
     assert_eq!(outcome.samples.len(), 1);
     let why = outcome.subjects[1].left_out.clone().unwrap();
     assert!(why.contains("no-such-program-anywhere"), "{why}");
-    let told = crate::present::terminal(&outcome, &crate::present::Summary::of(&outcome));
+    let told = told_of(&outcome);
     assert!(told.contains("Left out  two: it needs no-such-program-anywhere"), "{told}");
 }
 

@@ -47,13 +47,9 @@ impl CommandTarget {
             let (line, mark, completions) = (line.to_owned(), mark.clone(), completions.clone());
             let ends = is_over.clone();
             let runs = move || {
-                for () in begins {
-                    if ends.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    if completions.send(Completion { slot, result: run(&line, &mark) }).is_err() {
-                        break;
-                    }
+                for () in begins.iter().take_while(|()| !ends.load(Ordering::Relaxed)) {
+                    // Whoever hears of it does not go before this thread.
+                    let _ = completions.send(Completion { slot, result: run(&line, &mark) });
                 }
             };
             let thread = std::thread::Builder::new().name(format!("command-{slot}")).spawn(runs);

@@ -313,7 +313,6 @@ fn run_plan(arguments: &RunArguments, path: &Path) -> anyhow::Result<ExitCode> {
         ))));
     }
     let (plan, text) = read_plan(&arguments.plan, &scratch)?;
-    begin_keeper()?;
     let stopping = stop_when_wished()?;
     let mut archive = Archive::create(&out, PLAN, &text)?;
     let kept = keeper::keep(Leftover::Directory(scratch.clone()));
@@ -343,7 +342,6 @@ fn run_fio(arguments: &FioArguments) -> anyhow::Result<ExitCode> {
     let text = std::fs::read_to_string(&arguments.file)
         .with_context(|| format!("{}: cannot read it", arguments.file.display()))?;
     let out = out_of(arguments.out.as_deref(), &arguments.file)?;
-    begin_keeper()?;
     let stopping = stop_when_wished()?;
     let mut archive = Archive::create(&out, FIO_JOB, &text)?;
     let options = Options { command: own_command(), stopping: &stopping };
@@ -371,6 +369,7 @@ fn own_command() -> String {
 
 /// Takes down what was set up however this ends. The first wish to stop sets what is given back, the second waits for nothing.
 fn stop_when_wished() -> anyhow::Result<Arc<AtomicBool>> {
+    begin_keeper()?;
     cleanup::undo_after_a_panic();
     let stopping = Arc::new(AtomicBool::new(false));
     let wished = stopping.clone();

@@ -3,6 +3,7 @@
 
 use crate::common::pond::{Pond, runs};
 use crate::common::{command, names, path, scratch, wait_until};
+use ::lab::engine::cpu::parent_of;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use procfs::process::{Process, all_processes};
@@ -239,10 +240,8 @@ fn agents_of(pid: u32) -> Vec<i32> {
         process.cmdline().is_ok_and(|words| words.last().is_some_and(|word| word == "agent"))
     };
     let all: Vec<Process> = all_processes().unwrap().flatten().filter(is_one).collect();
-    let parent_of = |pid: i32| Process::new(pid).ok()?.stat().ok().map(|stat| stat.ppid);
-    let pid = pid.cast_signed();
     let is_of = |agent: &&Process| {
-        let parent = parent_of(agent.pid);
+        let parent = parent_of(agent.pid.cast_unsigned());
         parent == Some(pid) || parent.and_then(parent_of) == Some(pid)
     };
     all.iter().filter(is_of).map(|agent| agent.pid).collect()

@@ -5,6 +5,7 @@ use crate::host::access;
 use anyhow::{Context, bail};
 use auth::{Channel, Identity, SecretKey, reach as connect};
 use base::Encryption;
+use lab::testbed::keeper::FAREWELL;
 use std::io::{BufRead, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
@@ -22,8 +23,6 @@ use tokio::time::sleep;
 const AGENTS_MAX: usize = 512;
 /// How long a peer that vanished is believed to be there.
 const SILENCE_LIMIT: Duration = Duration::from_secs(6);
-/// How long an agent has for its end when its connection is over.
-const FAREWELL: Duration = Duration::from_secs(3);
 /// Between two tries to accept where the system has nothing left for a connection.
 const PAUSE: Duration = Duration::from_millis(100);
 const BUFFER_BYTES: usize = 64 << 10;
