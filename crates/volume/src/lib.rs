@@ -26,6 +26,7 @@ mod session;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+pub mod token;
 mod volume_loop;
 
 pub use session::{AttachError, ClusterAccess, OpenAs, SessionEvent, SessionOptions, VolumeSession};

@@ -6,7 +6,7 @@ use crate::testbed::keeper::{self, Leftover};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 const RUN: &str = "run.json";
@@ -62,8 +62,11 @@ impl Archive {
         let hidden = directory.with_file_name(hidden);
         let kept = keeper::keep(Leftover::Directory(hidden.clone()));
         let made = Archive::make(&hidden, name, plan).and_then(|archive| {
-            // Of two at the same time the second finds that there is something in it.
-            fs::rename(&hidden, directory).map_err(|error| file(directory, error))?;
+            fs::rename(&hidden, directory).map_err(|error| match error.kind() {
+                // Of two at the same time the second finds that there is something in it.
+                ErrorKind::DirectoryNotEmpty => ArchiveError::Exists(directory.to_owned()),
+                _ => file(directory, error),
+            })?;
             Ok(Archive { directory: directory.to_owned(), ..archive })
         });
         if made.is_err() {

@@ -134,7 +134,7 @@ fn in_words(page: &mut Page, outcome: &Outcome, summary: &Summary) {
     let mut sentences = Vec::new();
     let points = if outcome.in_turns { outcome.points.len() } else { 0 };
     for point in 0..points {
-        for (subject, view) in outcome.subjects.iter().enumerate().skip(1) {
+        for (subject, view) in outcome.subjects.iter().enumerate() {
             let parts = summary.of_point(point).filter_map(|row| {
                 let ratio = row.ratios[subject].as_ref()?;
                 let (is_told, said) = (IN_WORDS.contains(&row.figure.name), row.said(ratio));

@@ -560,7 +560,13 @@ fn lines_of_cpu_time_that_tell_of_more_than_there_was_are_not_trusted() {
     let outcome = played(&stage, &plan);
     busy.kill().unwrap();
     busy.wait().unwrap();
-    let report = told_of(&outcome.unwrap());
+    // Where this machine is a virtual one, what the hypervisor took of it would say the same.
+    let mut outcome = outcome.unwrap();
+    for cpu in outcome.samples.iter_mut().filter_map(|sample| sample.cpu.as_mut()) {
+        cpu.steal_seconds = Some(0.0);
+    }
+    outcome.findings = trust::findings(&outcome);
+    let report = told_of(&outcome);
     assert!(report.contains("NOT TO BE TRUSTED"), "{report}");
     assert!(report.contains("the lines of CPU time have"), "{report}");
 }

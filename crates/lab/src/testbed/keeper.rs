@@ -189,17 +189,17 @@ pub fn complain(error: &anyhow::Error) {
 /// # Errors
 /// Something is mounted in it, which would be removed too, or it cannot be removed.
 pub fn remove(directory: &Path) -> anyhow::Result<()> {
+    // As the kernel calls it, which knows of no links.
+    let directory = match directory.canonicalize() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        other => other.with_context(|| format!("{} cannot be looked at", directory.display()))?,
+    };
     let mounts = procfs::process::Process::myself().and_then(|process| process.mountinfo());
     let mounts = mounts.context("cannot tell what is mounted")?;
-    if let Some(mount) = mounts.into_iter().find(|mount| mount.mount_point.starts_with(directory)) {
+    if let Some(mount) = mounts.into_iter().find(|mount| mount.mount_point.starts_with(&directory)) {
         bail!("{} stays: {} is mounted in it", directory.display(), mount.mount_point.display());
     }
-    match std::fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("{} cannot be removed", directory.display()))
-        }
-        _ => Ok(()),
-    }
+    std::fs::remove_dir_all(&directory).with_context(|| format!("{} cannot be removed", directory.display()))
 }
 
 /// Runs a command that takes something down, for a while again if it fails.

@@ -4,7 +4,6 @@ use crate::Usage;
 use crate::args::ListArguments;
 use crate::commands::limits::LimitArguments;
 use crate::host::access;
-use crate::host::token::ClientToken;
 use crate::output::{self, table};
 use ::auth::SecretKey;
 use anyhow::{Context, bail};
@@ -17,6 +16,7 @@ use registry_remote::Desk;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use volume::token::ClientToken;
 
 /// What can be done with keys.
 #[derive(Subcommand, Clone, Debug)]

@@ -3,16 +3,13 @@
 use crate::host::access;
 use crate::host::directory::Directory;
 use crate::host::settings::Settings;
-use crate::host::token::ClientToken;
 use crate::output;
 use anyhow::{Context, bail};
-use auth::{Identity, SecretKey};
 use base::{Access, Permission};
 use clap::Subcommand;
 use cluster::Identify;
-use registry::Endpoints;
-use registry_remote::DeskPlace;
 use std::path::Path;
+use volume::token::ClientToken;
 
 /// What can be done with clients.
 #[derive(Subcommand, Clone, Debug)]
@@ -57,13 +54,11 @@ fn join(token: &ClientToken, directory: &Directory) -> anyhow::Result<()> {
         }
         _ => {}
     }
-    let endpoints: Endpoints = token.registry.parse().map_err(anyhow::Error::msg)?;
-    let key = SecretKey::from_pem(&token.key).map_err(anyhow::Error::msg);
-    let key = key.context("the token holds no key; get a new one")?;
-    let public = key.public();
+    let way_in = token.access()?;
+    let public = way_in.identity.public();
     // Before anything is kept: a token that leads nowhere leaves what was there.
     let (may, is_monitor) = access::block_on(async {
-        let desk = DeskPlace::Nodes(endpoints).open(&Identity::new(&key)).await?;
+        let desk = way_in.desk.open(&way_in.identity).await?;
         let found = desk.ask(Identify {}).await?;
         if found != token.cluster {
             bail!(

@@ -6,19 +6,10 @@
 use crate::host::settings::{EtcdFiles, Settings};
 use anyhow::{Context, bail};
 use base::ClusterId;
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
-
-/// What a cluster's token begins with, so that it is recognised, and another version of it refused.
-const PREFIX: &str = "millpond1.";
-/// What a client's token begins with.
-const CLIENT_PREFIX: &str = "millpond-client1.";
-/// A token is much shorter than this, in characters.
-const CHARACTERS_MAX: usize = 256 << 10;
+use volume::token::{CLIENT_PREFIX, CLUSTER_PREFIX, decode, encode};
 
 /// The token of a cluster.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,49 +42,18 @@ impl Token {
     }
 }
 
-/// The token of a client.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClientToken {
-    /// The URL of the nodes that serve it.
-    pub registry: String,
-    /// The cluster.
-    pub cluster: ClusterId,
-    /// Its secret key, in PEM.
-    pub key: String,
-}
-
-impl fmt::Debug for ClientToken {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without its secret.
-        formatter.debug_struct("ClientToken").field("cluster", &self.cluster).finish_non_exhaustive()
-    }
-}
-
 /// A token as somebody gave it: `-` stands for what comes on stdin.
-pub fn given<T: FromStr<Err = anyhow::Error>>(text: &str) -> anyhow::Result<T> {
-    match text {
+pub fn given<T: FromStr<Err: Into<anyhow::Error>>>(text: &str) -> anyhow::Result<T> {
+    let parsed = match text {
         "-" => std::io::read_to_string(std::io::stdin()).context("cannot read the token from stdin")?.parse(),
         token => token.parse(),
-    }
-}
-
-fn encode(prefix: &str, token: &impl Serialize, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let text = serde_json::to_vec(token).map_err(|_| fmt::Error)?;
-    write!(formatter, "{prefix}{}", URL_SAFE_NO_PAD.encode(text))
-}
-
-fn decode<T: DeserializeOwned>(prefix: &str, text: &str, wrong: &'static str) -> anyhow::Result<T> {
-    let Some(encoded) = text.trim().strip_prefix(prefix) else { bail!(wrong) };
-    if encoded.len() > CHARACTERS_MAX {
-        bail!(wrong);
-    }
-    let text = URL_SAFE_NO_PAD.decode(encoded).context(wrong)?;
-    serde_json::from_slice(&text).context(wrong)
+    };
+    parsed.map_err(Into::into)
 }
 
 impl fmt::Display for Token {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        encode(PREFIX, self, formatter)
+        encode(CLUSTER_PREFIX, self, formatter)
     }
 }
 
@@ -109,37 +69,18 @@ impl FromStr for Token {
         }
         let wrong =
             "this is no token of a cluster; `millpond cluster token` prints it on a host that takes part";
-        decode(PREFIX, text, wrong)
-    }
-}
-
-impl fmt::Display for ClientToken {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        encode(CLIENT_PREFIX, self, formatter)
-    }
-}
-
-impl FromStr for ClientToken {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> anyhow::Result<ClientToken> {
-        if text.trim().starts_with(PREFIX) {
-            bail!(
-                "this token lets a host take part in the cluster, and whoever has it owns that; give a client its own, which \
-                 `millpond auth token` prints"
-            );
-        }
-        let wrong =
-            "this is no token of a client; `millpond auth token KEY` prints it on a host that takes part";
-        decode(CLIENT_PREFIX, text, wrong)
+        Ok(decode(CLUSTER_PREFIX, text, wrong)?)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base64::Engine;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
     use fuzz::driver::prove;
     use fuzz::{Outcomes, Target, reads_back};
+    use volume::token::ClientToken;
 
     #[test]
     fn a_token_reads_back_what_it_prints_and_shows_nobody_what_is_in_it() {
@@ -153,7 +94,11 @@ mod tests {
             },
         };
         let text = token.to_string();
-        assert!(text.starts_with(PREFIX) && !text.contains("secret") && !text.contains([' ', '=', '/', '+']));
+        assert!(
+            text.starts_with(CLUSTER_PREFIX)
+                && !text.contains("secret")
+                && !text.contains([' ', '=', '/', '+'])
+        );
         assert!(!format!("{token:?}").contains("secret"));
         assert_eq!(text.parse::<Token>().unwrap(), token);
         for wrong in ["", "millpond1.", "millpond2.e30", "millpond1.e30", &text[..text.len() - 2]] {
@@ -168,7 +113,7 @@ mod tests {
             let Some((choice, bytes)) = input.split_first() else { return };
             // What is in a token is hardly ever reached but in base64 and behind the right prefix.
             let text = match choice % 3 {
-                0 => format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)),
+                0 => format!("{CLUSTER_PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)),
                 1 => format!("{CLIENT_PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)),
                 _ => String::from_utf8_lossy(bytes).into_owned(),
             };

@@ -9,9 +9,9 @@ use procfs::process::all_processes;
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
-use testkit::prerequisites::{installed, is_root};
+use testkit::prerequisites::{installed, is_root, not_tested};
 
 /// Runs that are ended, unless there is another number in this variable.
 const RUNS: u64 = 6;
@@ -141,4 +141,35 @@ fn a_run_may_be_ended_at_any_moment() {
         assert!(report.status.success(), "{what}: {}", String::from_utf8_lossy(&report.stderr));
         std::fs::remove_dir_all(&out).unwrap();
     }
+}
+
+/// In mounts of its own, which a user may have too: what the keeper is told to remove, by a link, has a file system in it.
+const KEPT: &str = r#"
+mkdir -p there/scratch/mounted && ln -s there link && mount -t tmpfs none there/scratch/mounted && touch there/scratch/mounted/precious
+echo "{\"keep\":[0,{\"directory\":\"$PWD/link/scratch\"}]}" | "$1" lab keeper
+test -e there/scratch/mounted/precious && umount there/scratch/mounted
+echo "{\"keep\":[0,{\"directory\":\"$PWD/link/scratch\"}]}" | "$1" lab keeper
+test -e there && ! test -e there/scratch && echo whole
+"#;
+
+#[test]
+fn what_is_mounted_where_a_killed_run_was_is_not_removed() {
+    const TEST: &str = "a scratch directory with a mount in it that is not removed";
+    if !installed(TEST, &["unshare", "mount", "umount"]) {
+        return;
+    }
+    let apart = |arguments: &[&str]| {
+        let mut apart = Command::new("unshare");
+        apart.args(["--user", "--map-root-user", "--mount"]).args(arguments);
+        apart
+    };
+    if !apart(&["true"]).status().unwrap().success() {
+        return not_tested(TEST, "users may have no mounts of their own here");
+    }
+    let directory = scratch();
+    let mut run = apart(&["sh", "-e", "-c", KEPT, "sh", env!("CARGO_BIN_EXE_millpond")]);
+    let output = run.current_dir(directory.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(String::from_utf8_lossy(&output.stdout).ends_with("whole\n"), "{said}");
+    assert!(said.contains("there/scratch/mounted is mounted in it"), "{said}");
 }

@@ -65,8 +65,8 @@ fn rates(doors: &[&Door], reads: u64, meanwhile: impl Fn()) -> Vec<f64> {
     done.iter().map(|done| done.load(Ordering::Relaxed) as f64 / seconds).collect()
 }
 
-/// Operations a second that no limit of these tests allows.
-const UNLIMITED: f64 = 1_500.0;
+/// Operations a second that no limit of these tests allows, and that a machine which runs other tests meanwhile is still good for.
+const UNLIMITED: f64 = 500.0;
 
 /// How often a rate is measured that is too low.
 const TRIES: usize = 4;
@@ -101,19 +101,19 @@ fn a_volume_has_what_its_limits_allow_with_one_client_and_with_several_and_its_n
     let doors: Vec<Door> =
         (0..4).map(|number| pond.serve_shared_at("limited", &format!("limited-{number}"))).collect();
     let all: Vec<&Door> = doors.iter().collect();
-    let said = pond.run(&["volume", "limit", "limited", "--iops", "600"]);
-    names(&said, &["volume limited is limited: iops 600"]);
-    is_about(600.0, || rates(&all[..1], 50, || {}).iter().sum());
+    let said = pond.run(&["volume", "limit", "limited", "--iops", "200"]);
+    names(&said, &["volume limited is limited: iops 200"]);
+    is_about(200.0, || rates(&all[..1], 50, || {}).iter().sum());
     let free = pond.serve("free");
     let both = [all[0], all[1], all[2], all[3], &free];
     let top = || {
         let sample = pond.json(&["top"]);
         let volumes = sample["volumes"].as_array().expect("it lists volumes").clone();
         let limited = volumes.iter().find(|volume| volume["name"] == "limited").expect("it is busy");
-        assert!(limited["throttled_per_s"].as_f64().is_some_and(|rate| rate > 100.0), "{limited}");
-        assert_eq!(limited["limits"], "iops 600");
+        assert!(limited["throttled_per_s"].as_f64().is_some_and(|rate| rate > 30.0), "{limited}");
+        assert_eq!(limited["limits"], "iops 200");
     };
-    is_about(600.0, || rates(&both, 50, top)[..4].iter().sum());
+    is_about(200.0, || rates(&both, 50, top)[..4].iter().sum());
     comes_to(UNLIMITED, f64::INFINITY, || rates(&both, 50, || {})[4]);
     // Changed while clients work; reads and writes apart.
     let change = || {
@@ -124,25 +124,25 @@ fn a_volume_has_what_its_limits_allow_with_one_client_and_with_several_and_its_n
             "--iops",
             "none",
             "--read-iops",
-            "900",
+            "300",
             "--write-iops",
-            "150",
+            "50",
         ]);
         std::thread::sleep(SETTLES);
     };
     // Half of all are writes, and each connection does one after the other: so as many reads are done.
-    is_about(300.0, || rates(&all, 50, change).iter().sum());
-    is_about(900.0, || rates(&all, 100, || {}).iter().sum());
+    is_about(100.0, || rates(&all, 50, change).iter().sum());
+    is_about(300.0, || rates(&all, 100, || {}).iter().sum());
     // More waits than is done in the second that clients have for coming to a standstill.
     pond.run(&["volume", "limit", "limited", "--none", "--write-iops", "20"]);
     let snapshot = || drop(pond.run(&["volume", "snapshot", "create", "limited@busy"]));
     let rate: f64 = rates(&all, 0, snapshot).iter().sum();
     // What waited was begun for the snapshot, and what comes behind it waits for that.
     assert!(rate <= 23.0, "{rate} a second, where 20 are allowed");
-    pond.run(&["volume", "limit", "limited", "--none", "--write-bandwidth", "2MiB"]);
-    is_about(512.0, || rates(&all, 0, || {}).iter().sum());
+    pond.run(&["volume", "limit", "limited", "--none", "--write-bandwidth", "512KiB"]);
+    is_about(128.0, || rates(&all, 0, || {}).iter().sum());
     let limits = pond.json(&["volume", "info", "limited"])["limits"].clone();
-    assert_eq!(limits["write_bandwidth"]["per_second"], 2 << 20);
+    assert_eq!(limits["write_bandwidth"]["per_second"], 512 << 10);
     names(&pond.run(&["volume", "limit", "limited", "--none"]), &["has no limits"]);
     comes_to(UNLIMITED, f64::INFINITY, || rates(&all, 50, || {}).iter().sum());
 }
@@ -156,11 +156,11 @@ fn a_key_has_what_its_limits_allow_with_all_its_volumes_and_wrong_limits_are_ref
     becomes_whole(&pond);
     let key = pond.scratch().join("tenant.key");
     pond.run(&["auth", "add", "tenant", "--pool", "default", "--rw", "--out", path(&key)]);
-    names(&pond.run(&["auth", "limit", "tenant", "--iops", "500"]), &["key tenant is limited: iops 500"]);
+    names(&pond.run(&["auth", "limit", "tenant", "--iops", "200"]), &["key tenant is limited: iops 200"]);
     let flags = ["--key", path(&key)];
     let doors = ["a", "b"].map(|volume| pond.serve_with(volume, &flags));
-    is_about(500.0, || rates(&[&doors[0], &doors[1]], 50, || {}).iter().sum());
-    names(&pond.run(&["auth", "ls"]), &["tenant", "iops 500"]);
+    is_about(200.0, || rates(&[&doors[0], &doors[1]], 50, || {}).iter().sum());
+    names(&pond.run(&["auth", "ls"]), &["tenant", "iops 200"]);
     let refused = |arguments: &[&str], told: &[&str]| {
         let (worked, _, said) = pond.attempt(arguments);
         assert!(!worked, "{arguments:?}");
