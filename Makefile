@@ -3,10 +3,11 @@
 CARGO ?= cargo
 MILLPOND := target/release/millpond
 
-# Debian packages that building and testing need, and a program of each that shows it is there.
+# Debian packages that building and testing need, and a program or file of each that shows it is there.
 PACKAGES := gcc:gcc make:make fio:fio libnbd-bin:nbdfuse qemu-utils:qemu-io xfsprogs:mkfs.xfs \
             e2fsprogs:mkfs.ext4 fuse3:fusermount3 util-linux:losetup procps:ps iproute2:ip nftables:nft \
-            etcd-server:etcd etcd-client:etcdctl prometheus:promtool openssl:openssl faketime:faketime
+            etcd-server:etcd etcd-client:etcdctl prometheus:promtool openssl:openssl faketime:faketime \
+            python3-rbd:/usr/share/doc/python3-rbd/copyright
 
 # Runs each test as a process of its own; `.config/nextest.toml` says how many at once, and which not beside others.
 NEXTEST := 0.9.151
@@ -24,7 +25,7 @@ LINT := $(CARGO) clippy --profile quick --locked --workspace --all-targets -- -D
 # Built once, from source: it takes a while.
 DENY := 0.20.2
 
-.PHONY: help deps test-deps build run check test nightly soak fuzz mutants deny bench bench-against bench-failover bench-encryption bench-large pictures fmt lint clean
+.PHONY: help deps test-deps build capi run check test nightly soak fuzz mutants deny bench bench-against bench-failover bench-encryption bench-large pictures fmt lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -32,7 +33,7 @@ help: ## list the targets
 deps: ## install what is missing of the programs that building and testing need
 	@missing=""; \
 	for entry in $(PACKAGES); do \
-	    PATH="$$PATH:/usr/sbin:/sbin" command -v "$${entry#*:}" >/dev/null 2>&1 || missing="$$missing $${entry%%:*}"; \
+	    PATH="$$PATH:/usr/sbin:/sbin" command -v "$${entry#*:}" >/dev/null 2>&1 || [ -e "$${entry#*:}" ] || missing="$$missing $${entry%%:*}"; \
 	done; \
 	if [ -n "$$missing" ]; then \
 	    if [ "$$(id -u)" = 0 ]; then \
@@ -56,6 +57,10 @@ test-deps: deps
 
 build: deps ## build the command, optimised
 	$(CARGO) build --release --locked --package millpond
+
+capi: deps ## build the library by which programs of Ceph's RBD use volumes, in target/rbd
+	$(CARGO) build --profile library --locked --package capi
+	mkdir -p target/rbd && install -m 644 target/library/libcapi.so target/rbd/librados.so.2 && ln -sf librados.so.2 target/rbd/librbd.so.1
 
 run: build ## start a cluster in ./data, run the 10K challenge on it, show how to attach a client
 	./$(MILLPOND) demo --dir ./data

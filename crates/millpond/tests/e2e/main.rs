@@ -29,6 +29,7 @@ mod namespaces;
 mod opening;
 mod placement;
 mod qos;
+mod rbd;
 mod recovery;
 mod removed_pools;
 mod replace;

@@ -1,0 +1,248 @@
+//! The thread that works on an image: takes what the program's threads leave, has it done, and tells them.
+
+use super::Shared;
+use super::operation::{Changes, Operation, Request, Work};
+use super::slots::Slots;
+use crate::errno::Errno;
+use base::{BLOCK_BYTES, Buffer, BufferPool};
+use client::{Completion, Outcome, VolumeHandle};
+use ring::Event;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use volume::VolumeLoop;
+
+/// Buffers for what fits a block.
+const SMALL_COUNT: usize = 1024;
+/// Buffers for more.
+const LARGE_COUNT: usize = 64;
+/// The longest piece of an operation on data, in bytes.
+const PIECE_BYTES_MAX: usize = wire::PAYLOAD_BYTES_MAX;
+
+/// A part of an operation that is out.
+struct Piece {
+    operation: usize,
+    /// Where it begins in that, in bytes.
+    at: u64,
+    length: usize,
+}
+
+/// See the module's documentation.
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    volume: VolumeLoop,
+    handle: VolumeHandle,
+    small: BufferPool,
+    large: BufferPool,
+    operations: Slots<Operation>,
+    pieces: Slots<Piece>,
+    /// Operations of which something is still to be submitted, the oldest first.
+    waiting: VecDeque<usize>,
+    changes: Changes,
+    /// Flushes, with the change that they do not wait for any more.
+    flushes: VecDeque<(u64, Request)>,
+    /// It is to be closed when nothing is out any more.
+    closing: Option<Request>,
+    taken: Vec<Request>,
+    events: Vec<Event>,
+}
+
+impl Worker {
+    pub(super) fn new(shared: Arc<Shared>, volume: VolumeLoop) -> Worker {
+        let handle = volume.volumes()[0].handle;
+        Worker {
+            shared,
+            volume,
+            handle,
+            small: BufferPool::new(SMALL_COUNT, BLOCK_BYTES),
+            large: BufferPool::new(LARGE_COUNT, PIECE_BYTES_MAX),
+            operations: Slots::default(),
+            pieces: Slots::default(),
+            waiting: VecDeque::new(),
+            changes: Changes::default(),
+            flushes: VecDeque::new(),
+            closing: None,
+            taken: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Works until it is to be closed, or cannot go on.
+    pub(super) fn run(mut self) {
+        let failure = loop {
+            self.take();
+            self.begin_what_fits();
+            if self.closing.is_some() && self.is_idle() {
+                break Errno(libc::ESHUTDOWN);
+            }
+            let timeout = if self.shared.inbox.may_sleep() { None } else { Some(Duration::ZERO) };
+            let turned = self.volume.turn(timeout, &mut self.events);
+            self.shared.inbox.is_awake();
+            self.events.clear();
+            while let Some(completion) = self.volume.poll_completion() {
+                self.piece_ended(completion);
+            }
+            let (small, large) = (&mut self.small, &mut self.large);
+            self.volume.take_released(|buffer| put(small, large, buffer));
+            if turned.is_err() {
+                break Errno(libc::ESHUTDOWN);
+            }
+        };
+        self.shared.inbox.close(failure);
+        // What came before it was closed is told too.
+        self.take();
+        let left: Vec<Request> = self.operations.drain().map(|operation| operation.request).collect();
+        let flushes = self.flushes.drain(..).map(|(_, flush)| flush);
+        for request in left.into_iter().chain(flushes) {
+            self.shared.ended(request, -i64::from(failure.0));
+        }
+        let (shared, closing) = (self.shared.clone(), self.closing.take());
+        // It is detached when whoever closes it goes on.
+        drop(self);
+        if let Some(closing) = closing {
+            let result = closing.result;
+            shared.ended(closing, result);
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.volume.operations_in_flight() == 0 && self.waiting.is_empty() && self.flushes.is_empty()
+    }
+
+    /// Takes what was left, in order.
+    fn take(&mut self) {
+        let mut taken = std::mem::take(&mut self.taken);
+        self.shared.inbox.take(&mut taken);
+        for request in taken.drain(..) {
+            let change = match request.work {
+                Work::Flush => {
+                    self.flushes.push_back((self.changes.next(), request));
+                    continue;
+                }
+                Work::Close => {
+                    self.closing = Some(request);
+                    continue;
+                }
+                Work::Refused => {
+                    let result = request.result;
+                    self.shared.ended(request, result);
+                    continue;
+                }
+                Work::Read(_) | Work::Changed(..) => None,
+                Work::Write(_) | Work::Zero => Some(self.changes.begin()),
+            };
+            let operation = Operation { request, begun: 0, out: 0, failure: None, change };
+            self.waiting.push_back(self.operations.insert(operation));
+        }
+        self.taken = taken;
+        self.end_flushes();
+    }
+
+    /// Submits what waits, in order, until a buffer is missing.
+    fn begin_what_fits(&mut self) {
+        while let Some(slot) = self.waiting.front().copied() {
+            if !self.begin(slot) {
+                return;
+            }
+            self.waiting.pop_front();
+            if self.operations.get(slot).out == 0 {
+                self.end(slot);
+            }
+        }
+    }
+
+    /// Submits all that is left of an operation; whether nothing is.
+    fn begin(&mut self, slot: usize) -> bool {
+        loop {
+            let operation = self.operations.get(slot);
+            let left = operation.request.length - operation.begun;
+            // Of one that failed no more is begun.
+            if left == 0 || operation.failure.is_some() {
+                operation.begun = operation.request.length;
+                return true;
+            }
+            let (at, from) = (operation.begun, operation.request.offset + operation.begun);
+            if !operation.request.work.has_data() {
+                let since = match &operation.request.work {
+                    Work::Changed(since, _) => Some(*since),
+                    _ => None,
+                };
+                operation.begun += left;
+                operation.out += 1;
+                let token = self.pieces.insert(Piece { operation: slot, at, length: 0 }) as u64;
+                match since {
+                    Some(since) => self.volume.changed(self.handle, token, from, left, since),
+                    None => self.volume.zero(self.handle, token, from, left),
+                }
+                continue;
+            }
+            let length = left.min(PIECE_BYTES_MAX as u64) as usize;
+            let pool = if length <= BLOCK_BYTES { &mut self.small } else { &mut self.large };
+            let Some(mut buffer) = pool.take() else { return false };
+            let bytes = buffer.bytes_mut().expect("a buffer from a pool has one holder");
+            if let Work::Write(memory) = &operation.request.work {
+                match memory.length() as u64 == operation.request.length {
+                    true => memory.copy_to(at as usize, &mut bytes[..length]),
+                    false => memory.repeat_to(at as usize, &mut bytes[..length]),
+                }
+            }
+            operation.begun += length as u64;
+            operation.out += 1;
+            let is_write = matches!(operation.request.work, Work::Write(_));
+            let token = self.pieces.insert(Piece { operation: slot, at, length }) as u64;
+            match is_write {
+                true => self.volume.write(self.handle, token, from, length as u64, buffer),
+                false => self.volume.read(self.handle, token, from, length as u64, buffer),
+            }
+        }
+    }
+
+    fn piece_ended(&mut self, ended: Completion) {
+        let Piece { operation: slot, at, length } = self.pieces.remove(ended.token as usize);
+        let operation = self.operations.get(slot);
+        operation.out -= 1;
+        match (&ended.outcome, &operation.request.work, &ended.buffer) {
+            (Outcome::Failed(error), ..) => {
+                operation.failure.get_or_insert(Errno::from(error));
+            }
+            (Outcome::Changed(changed), Work::Changed(_, told), _) => {
+                // Whoever asked waits, and has room for one answer.
+                let _ = told.try_send(changed.clone());
+            }
+            (_, Work::Read(memory), Some(buffer)) => memory.copy_from(at as usize, &buffer.bytes()[..length]),
+            _ => {}
+        }
+        // One of which more is still to be begun is ended when that comes to its turn.
+        let is_over = operation.out == 0 && operation.begun == operation.request.length;
+        if let Some(buffer) = ended.buffer {
+            put(&mut self.small, &mut self.large, buffer);
+        }
+        if is_over {
+            self.end(slot);
+        }
+    }
+
+    fn end(&mut self, slot: usize) {
+        let Operation { request, failure, change, .. } = self.operations.remove(slot);
+        if let Some(change) = change {
+            self.changes.end(change);
+        }
+        let result = failure.map_or(request.result, |Errno(number)| -i64::from(number));
+        self.shared.ended(request, result);
+        self.end_flushes();
+    }
+
+    fn end_flushes(&mut self) {
+        while self.flushes.front().is_some_and(|(before, _)| self.changes.are_done_before(*before)) {
+            if let Some((_, flush)) = self.flushes.pop_front() {
+                let result = flush.result;
+                self.shared.ended(flush, result);
+            }
+        }
+    }
+}
+
+/// A holder's handle comes back.
+fn put(small: &mut BufferPool, large: &mut BufferPool, buffer: Buffer) {
+    if buffer.size() == BLOCK_BYTES { small.put(buffer) } else { large.put(buffer) }
+}

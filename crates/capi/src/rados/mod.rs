@@ -1,0 +1,7 @@
+//! What `librados.so.2` has: a cluster, and pools in it.
+
+mod cluster;
+mod missing;
+mod pool;
+
+pub use pool::Pool;

@@ -1,0 +1,137 @@
+//! Images that begin with what a snapshot of another holds.
+
+use super::image::image_of;
+use super::options::{Options, settle_order};
+use crate::entry::{Progress, answer_done, tell_done};
+use crate::errno::{Answer, Errno};
+use crate::image::Image;
+use crate::rados::Pool;
+use crate::text::{given, tell};
+use base::map::ClusterMap;
+use base::{LayerId, VolumeId};
+use cluster::VolumeChange;
+use std::ffi::{c_char, c_int, c_void};
+
+unsafe fn clone(
+    (parent, name, snapshot): (*mut c_void, *const c_char, *const c_char),
+    (pool, new): (*mut c_void, *const c_char),
+) -> Answer<()> {
+    // SAFETY: as the caller promises.
+    let (parent, name, snapshot) = unsafe { (Pool::of(parent)?, given(name)?, given(snapshot)?) };
+    // SAFETY: as above.
+    let (pool, new) = unsafe { (Pool::of(pool)?, given(new)?) };
+    let (volume, snapshot) = (parent.name_of(name)?, snapshot.to_owned());
+    pool.cluster().change(VolumeChange::Clone { volume, snapshot, name: pool.name_of(new)? }).map(drop)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_clone3(
+    parent: *mut c_void,
+    name: *const c_char,
+    snapshot: *const c_char,
+    pool: *mut c_void,
+    new: *const c_char,
+    options: *mut c_void,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe {
+        Options::of(options)?.check()?;
+        clone((parent, name, snapshot), (pool, new))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_clone(
+    parent: *mut c_void,
+    name: *const c_char,
+    snapshot: *const c_char,
+    pool: *mut c_void,
+    new: *const c_char,
+    _features: u64,
+    order: *mut c_int,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe {
+        settle_order(order)?;
+        clone((parent, name, snapshot), (pool, new))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_clone2(
+    parent: *mut c_void,
+    name: *const c_char,
+    snapshot: *const c_char,
+    pool: *mut c_void,
+    new: *const c_char,
+    _features: u64,
+    order: *mut c_int,
+    _stripe_unit: u64,
+    _stripe_count: c_int,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe {
+        settle_order(order)?;
+        clone((parent, name, snapshot), (pool, new))
+    })
+}
+
+impl Image {
+    /// The snapshot that it was cloned from, if it was.
+    fn parent(&self) -> Answer<LayerId> {
+        self.info()?.parent.ok_or(Errno(libc::ENOENT))
+    }
+
+    fn flatten(&self) -> Answer<()> {
+        self.check_writable()?;
+        self.parent().map_err(|_| Errno(libc::EINVAL))?;
+        self.cluster.change(VolumeChange::Flatten { name: self.name()?, is_wanted: true })?;
+        let volume = self.volume;
+        let is_flat = move |id: VolumeId, map: &ClusterMap| {
+            map.volumes.get(&id).is_none_or(|info| info.parent.is_none())
+        };
+        while !self.cluster.wait_for(move |map| is_flat(volume, map)) {
+            // It is under way for as long as it takes, unless somebody gave it up.
+            if self.info()?.flatten.is_none() && self.info()?.parent.is_some() {
+                return Err(Errno(libc::ECANCELED));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_flatten(image: *mut c_void) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { image_of(image) }?.flatten())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_flatten_with_progress(
+    image: *mut c_void,
+    progress: Progress,
+    told: *mut c_void,
+) -> c_int {
+    answer_done(|| {
+        // SAFETY: what the program hands over.
+        unsafe { image_of(image) }?.flatten()?;
+        tell_done(progress, told);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_get_overlap(image: *mut c_void, place: *mut u64) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe {
+        let image = image_of(image)?;
+        let overlap = match image.parent() {
+            Ok(layer) => {
+                let map = image.cluster.map();
+                map.snapshot(layer).map_or(0, |snapshot| snapshot.bytes.min(image.bytes().unwrap_or(0)))
+            }
+            Err(_) => 0,
+        };
+        tell(place, overlap)
+    })
+}

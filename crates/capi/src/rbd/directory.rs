@@ -1,0 +1,233 @@
+//! Images of a pool: made, removed, renamed, resized and listed.
+
+use super::image::image_of;
+use super::options::{Options, settle_order};
+use crate::entry::{Progress, answer_done, answer_int, answer_nothing, tell_done};
+use crate::errno::{Answer, Errno};
+use crate::rados::Pool;
+use crate::text::{disowned, given, owned, put_all, tell};
+use cluster::VolumeChange;
+use std::ffi::{c_char, c_int, c_void};
+
+/// `rbd_image_spec_t`.
+#[repr(C)]
+pub struct Spec {
+    id: *mut c_char,
+    name: *mut c_char,
+}
+
+fn create(pool: &Pool, name: &str, bytes: u64) -> Answer<()> {
+    let change = VolumeChange::Create { name: pool.name_of(name)?, pool: pool.place()?.pool, bytes };
+    pool.cluster().change(change).map(drop)
+}
+
+unsafe fn create_with_order(pool: *mut c_void, name: *const c_char, bytes: u64, order: *mut c_int) -> c_int {
+    answer_done(|| {
+        // SAFETY: what the program hands over.
+        unsafe {
+            settle_order(order)?;
+            create(Pool::of(pool)?, given(name)?, bytes)
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_create4(
+    pool: *mut c_void,
+    name: *const c_char,
+    bytes: u64,
+    options: *mut c_void,
+) -> c_int {
+    answer_done(|| {
+        // SAFETY: what the program hands over.
+        unsafe {
+            Options::of(options)?.check()?;
+            create(Pool::of(pool)?, given(name)?, bytes)
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_create(
+    pool: *mut c_void,
+    name: *const c_char,
+    bytes: u64,
+    order: *mut c_int,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    unsafe { create_with_order(pool, name, bytes, order) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_create2(
+    pool: *mut c_void,
+    name: *const c_char,
+    bytes: u64,
+    _features: u64,
+    order: *mut c_int,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    unsafe { create_with_order(pool, name, bytes, order) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_create3(
+    pool: *mut c_void,
+    name: *const c_char,
+    bytes: u64,
+    _features: u64,
+    order: *mut c_int,
+    _stripe_unit: u64,
+    _stripe_count: u64,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    unsafe { create_with_order(pool, name, bytes, order) }
+}
+
+fn remove(pool: &Pool, name: &str, progress: Progress, told: *mut c_void) -> Answer<()> {
+    pool.cluster().change(VolumeChange::Remove { name: pool.name_of(name)? })?;
+    // What it held is deleted later, by whom holds it.
+    tell_done(progress, told);
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_remove(pool: *mut c_void, name: *const c_char) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { remove(Pool::of(pool)?, given(name)?, None, std::ptr::null_mut()) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_remove_with_progress(
+    pool: *mut c_void,
+    name: *const c_char,
+    progress: Progress,
+    told: *mut c_void,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { remove(Pool::of(pool)?, given(name)?, progress, told) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_rename(pool: *mut c_void, name: *const c_char, new: *const c_char) -> c_int {
+    answer_done(|| {
+        // SAFETY: what the program hands over.
+        let (pool, name, new) = unsafe { (Pool::of(pool)?, given(name)?, given(new)?) };
+        base::names::check(new).map_err(|_| Errno(libc::EINVAL))?;
+        let change = VolumeChange::Rename { name: pool.name_of(name)?, new: new.to_owned() };
+        pool.cluster().change(change).map(drop)
+    })
+}
+
+unsafe fn resize(
+    image: *mut c_void,
+    bytes: u64,
+    allow_shrink: bool,
+    progress: Progress,
+    told: *mut c_void,
+) -> c_int {
+    answer_done(|| {
+        // SAFETY: what the program hands over.
+        let image = unsafe { image_of(image) }?;
+        image.check_writable()?;
+        let name = image.name()?;
+        image.cluster.change(VolumeChange::Resize { name, bytes, allow_shrink })?;
+        let volume = image.volume;
+        image.cluster.wait_for(move |map| map.volumes.get(&volume).is_none_or(|info| info.bytes == bytes));
+        tell_done(progress, told);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_resize(image: *mut c_void, bytes: u64) -> c_int {
+    // SAFETY: what the program hands over.
+    unsafe { resize(image, bytes, true, None, std::ptr::null_mut()) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_resize2(
+    image: *mut c_void,
+    bytes: u64,
+    allow_shrink: bool,
+    progress: Progress,
+    told: *mut c_void,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    unsafe { resize(image, bytes, allow_shrink, progress, told) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_resize_with_progress(
+    image: *mut c_void,
+    bytes: u64,
+    progress: Progress,
+    told: *mut c_void,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    unsafe { resize(image, bytes, true, progress, told) }
+}
+
+/// The images that are there: their ids and names, by name.
+fn listed(pool: &Pool) -> Answer<Vec<(String, String)>> {
+    let (map, namespace) = (pool.cluster().map_now()?, pool.namespace());
+    let own = map.volumes.iter().filter(|(_, info)| info.is_listed() && info.pool == pool.id());
+    let own = own.filter(|(_, info)| info.namespace == namespace);
+    let mut own: Vec<_> = own.map(|(id, info)| (format!("{:x}", id.0), info.name.clone())).collect();
+    own.sort_by(|one, other| one.1.cmp(&other.1));
+    Ok(own)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_list(pool: *mut c_void, places: *mut c_char, bytes: *mut usize) -> c_int {
+    answer_int(|| {
+        // SAFETY: what the program hands over.
+        let all = listed(unsafe { Pool::of(pool) }?)?;
+        // SAFETY: as above.
+        unsafe { put_all(all.iter().map(|(_, name)| name.as_str()), places, bytes) }.map(|bytes| bytes as i64)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_list2(pool: *mut c_void, places: *mut Spec, count: *mut usize) -> c_int {
+    answer_int(|| {
+        // SAFETY: what the program hands over.
+        let all = listed(unsafe { Pool::of(pool) }?)?;
+        // SAFETY: as above.
+        let room = unsafe { count.as_mut() }.ok_or(Errno(libc::EINVAL))?;
+        let room = std::mem::replace(room, all.len());
+        if room < all.len() {
+            return Err(Errno(libc::ERANGE));
+        }
+        for (number, (id, name)) in all.iter().enumerate() {
+            // SAFETY: as many fit.
+            unsafe { tell(places.add(number), Spec { id: owned(id), name: owned(name) }) }?;
+        }
+        Ok(all.len() as i64)
+    })
+}
+
+unsafe fn clean_up(spec: *mut Spec) -> Answer<()> {
+    // SAFETY: what the program hands over.
+    let spec = unsafe { spec.as_mut() }.ok_or(Errno(libc::EINVAL))?;
+    // SAFETY: they came from `rbd_list2`.
+    unsafe {
+        disowned(&mut spec.id);
+        disowned(&mut spec.name);
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_image_spec_cleanup(spec: *mut Spec) {
+    // SAFETY: what the program hands over.
+    answer_nothing(|| unsafe { clean_up(spec) });
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_image_spec_list_cleanup(specs: *mut Spec, count: usize) {
+    answer_nothing(|| {
+        // SAFETY: what the program hands over.
+        (0..count).try_for_each(|number| unsafe { clean_up(specs.add(number)) })
+    });
+}

@@ -1,0 +1,156 @@
+//! What is known of an image that is open.
+
+use super::image::image_of;
+use crate::entry::{answer, answer_done};
+use crate::errno::{Answer, Errno};
+use crate::image::Image;
+use crate::text::{given, put, put_all, put_counted, tell};
+use base::OBJECT_BYTES;
+use std::ffi::{c_char, c_int, c_void};
+
+const BLOCK_NAME_BYTES: usize = 24;
+const IMAGE_NAME_BYTES: usize = 96;
+/// The logarithm of an object's bytes.
+pub(super) const ORDER: c_int = OBJECT_BYTES.trailing_zeros() as c_int;
+
+/// Features of images, by Ceph's names and bits. What they stand for volumes have, each and always; those of the others never.
+const FEATURES: [(&str, u64); 5] = [
+    ("layering", 1 << 0),
+    ("exclusive-lock", 1 << 2),
+    ("object-map", 1 << 3),
+    ("fast-diff", 1 << 4),
+    ("deep-flatten", 1 << 5),
+];
+
+fn all_features() -> u64 {
+    FEATURES.iter().map(|(_, bit)| bit).sum()
+}
+
+/// `rbd_image_info_t`.
+#[repr(C)]
+pub struct Info {
+    size: u64,
+    obj_size: u64,
+    num_objs: u64,
+    order: c_int,
+    block_name_prefix: [c_char; BLOCK_NAME_BYTES],
+    parent_pool: i64,
+    parent_name: [c_char; IMAGE_NAME_BYTES],
+}
+
+/// What an image's objects are called, to who asks.
+fn prefix_of(image: &Image) -> String {
+    format!("rbd_data.{:x}", image.volume.0)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_stat(image: *mut c_void, info: *mut Info, bytes: usize) -> c_int {
+    answer_done(|| {
+        // SAFETY: what the program hands over.
+        let image = unsafe { image_of(image) }?;
+        if bytes < size_of::<Info>() {
+            return Err(Errno(libc::EINVAL));
+        }
+        let size = image.bytes()?;
+        let mut prefix = [0; BLOCK_NAME_BYTES];
+        for (place, byte) in prefix.iter_mut().zip(prefix_of(image).bytes().take(BLOCK_NAME_BYTES - 1)) {
+            *place = byte as c_char;
+        }
+        let told = Info {
+            size,
+            obj_size: OBJECT_BYTES,
+            num_objs: size.div_ceil(OBJECT_BYTES),
+            order: ORDER,
+            block_name_prefix: prefix,
+            parent_pool: -1,
+            parent_name: [0; IMAGE_NAME_BYTES],
+        };
+        // SAFETY: as above.
+        unsafe { tell(info, told) }
+    })
+}
+
+/// Numbers that are asked of an image.
+macro_rules! numbers {
+    ($($name:ident: $kind:ty = |$image:ident| $value:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(image: *mut c_void, place: *mut $kind) -> c_int {
+            // SAFETY: what the program hands over.
+            answer_done(|| unsafe {
+                let $image = image_of(image)?;
+                tell(place, $value)
+            })
+        }
+    )*};
+}
+
+numbers! {
+    rbd_get_size: u64 = |image| image.bytes()?;
+    rbd_get_features: u64 = |_image| all_features();
+    rbd_get_op_features: u64 = |_image| 0;
+    rbd_get_flags: u64 = |_image| 0;
+    rbd_get_stripe_unit: u64 = |_image| OBJECT_BYTES;
+    rbd_get_stripe_count: u64 = |_image| 1;
+    rbd_get_old_format: u8 = |_image| 0;
+    rbd_snap_get_limit: u64 = |_image| u64::MAX;
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_get_name(image: *mut c_void, place: *mut c_char, bytes: *mut usize) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { put_counted(&image_of(image)?.info()?.name, place, bytes) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_get_id(image: *mut c_void, place: *mut c_char, bytes: usize) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { put(&format!("{:x}", image_of(image)?.volume.0), place, bytes) }.map(drop))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_get_block_name_prefix(
+    image: *mut c_void,
+    place: *mut c_char,
+    bytes: usize,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { put(&prefix_of(image_of(image)?), place, bytes) }.map(drop))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_get_data_pool_id(image: *mut c_void) -> i64 {
+    // SAFETY: what the program hands over.
+    answer(|| Ok(i64::from(unsafe { image_of(image) }?.info()?.pool.0)))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_features_to_string(
+    features: u64,
+    place: *mut c_char,
+    bytes: *mut usize,
+) -> c_int {
+    answer_done(|| {
+        if features & !all_features() != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let names = FEATURES.iter().filter(|(_, bit)| features & bit != 0).map(|(name, _)| *name);
+        let text = names.collect::<Vec<_>>().join(",");
+        // SAFETY: what the program hands over.
+        unsafe { put_all(std::iter::once(text.as_str()), place, bytes) }.map(drop)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_features_from_string(text: *const c_char, place: *mut u64) -> c_int {
+    answer_done(|| {
+        // SAFETY: what the program hands over.
+        let text = unsafe { given(text) }?;
+        let bit = |name: &str| -> Answer<u64> {
+            let found = FEATURES.iter().find(|(known, _)| *known == name.trim());
+            found.map(|(_, bit)| *bit).ok_or(Errno(libc::EINVAL))
+        };
+        let features = text.split(',').map(bit).try_fold(0, |all, bit| Ok::<u64, Errno>(all | bit?))?;
+        // SAFETY: as above.
+        unsafe { tell(place, features) }
+    })
+}

@@ -1,0 +1,194 @@
+//! `rbd_image_t`: an image that is open.
+
+use crate::completion::{Completion, share};
+use crate::entry::{answer_done, answer_int, without_signals};
+use crate::errno::{Answer, Errno};
+use crate::image::{Image, Opening};
+use crate::rados::Pool;
+use crate::text::{given, given_if_any, tell};
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+
+/// The image that a program knows by that.
+///
+/// # Errors
+/// `EINVAL`: it is null.
+///
+/// # Safety
+/// It came from `rbd_open` or one of its kin, and was not closed.
+pub(super) unsafe fn image_of<'a>(handle: *mut c_void) -> Answer<&'a Image> {
+    // SAFETY: as the caller promises.
+    unsafe { handle.cast::<Image>().as_ref() }.ok_or(Errno(libc::EINVAL))
+}
+
+/// How what is wanted is named.
+#[derive(Clone, Copy)]
+enum By {
+    Name,
+    Id,
+}
+
+/// What is to be opened, by what the program hands over.
+unsafe fn opening(
+    pool: *mut c_void,
+    text: *const c_char,
+    snapshot: *const c_char,
+    by: By,
+    is_read_only: bool,
+) -> Answer<(Arc<crate::cluster::Connected>, Opening)> {
+    // SAFETY: as the caller promises.
+    let (pool, text, snapshot) = unsafe { (Pool::of(pool)?, given(text)?, given_if_any(snapshot)?) };
+    let volume = match by {
+        By::Name => pool.name_of(text)?,
+        By::Id => pool.name_of_id(text)?,
+    };
+    let snapshot = snapshot.filter(|name| !name.is_empty()).map(str::to_owned);
+    Ok((pool.cluster().clone(), Opening { volume, snapshot, is_read_only }))
+}
+
+unsafe fn open(
+    pool: *mut c_void,
+    text: *const c_char,
+    place: *mut *mut c_void,
+    snapshot: *const c_char,
+    (by, is_read_only): (By, bool),
+) -> c_int {
+    answer_done(|| {
+        // SAFETY: what the program hands over.
+        let (cluster, opening) = unsafe { opening(pool, text, snapshot, by, is_read_only) }?;
+        let image = Image::open(cluster, opening)?;
+        // SAFETY: as above.
+        unsafe { tell(place, Box::into_raw(Box::new(image)).cast()) }
+    })
+}
+
+/// Does it on a thread of its own; the completion ends with what came of it.
+fn apart(completion: Arc<Completion>, work: impl FnOnce() -> Answer<i64> + Send + 'static) -> Answer<()> {
+    let run = move || completion.end_with(work());
+    let started = without_signals(|| std::thread::Builder::new().name("librbd-apart".to_owned()).spawn(run));
+    started.map(drop).map_err(|_| Errno(libc::EAGAIN))
+}
+
+/// A place of the program's, for another thread.
+struct Place(*mut *mut c_void);
+// SAFETY: the program leaves it to this library until the completion has ended.
+unsafe impl Send for Place {}
+
+unsafe fn open_apart(
+    pool: *mut c_void,
+    text: *const c_char,
+    place: *mut *mut c_void,
+    snapshot: *const c_char,
+    completion: *mut c_void,
+    (by, is_read_only): (By, bool),
+) -> c_int {
+    answer_done(|| {
+        // SAFETY: what the program hands over.
+        let (cluster, opening) = unsafe { opening(pool, text, snapshot, by, is_read_only) }?;
+        // SAFETY: as above.
+        let completion = unsafe { share(completion) }?;
+        let place = Place(place);
+        apart(completion, move || {
+            let Place(place) = { place };
+            let image = Image::open(cluster, opening)?;
+            // SAFETY: as above.
+            unsafe { tell(place, Box::into_raw(Box::new(image)).cast()) }.map(|()| 0)
+        })
+    })
+}
+
+/// The four ways of opening, at once and apart.
+macro_rules! openings {
+    ($($open:ident, $open_apart:ident: $how:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $open(
+            pool: *mut c_void,
+            text: *const c_char,
+            place: *mut *mut c_void,
+            snapshot: *const c_char,
+        ) -> c_int {
+            // SAFETY: what the program hands over.
+            unsafe { open(pool, text, place, snapshot, $how) }
+        }
+
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $open_apart(
+            pool: *mut c_void,
+            text: *const c_char,
+            place: *mut *mut c_void,
+            snapshot: *const c_char,
+            completion: *mut c_void,
+        ) -> c_int {
+            // SAFETY: what the program hands over.
+            unsafe { open_apart(pool, text, place, snapshot, completion, $how) }
+        }
+    )*};
+}
+
+openings! {
+    rbd_open, rbd_aio_open: (By::Name, false);
+    rbd_open_by_id, rbd_aio_open_by_id: (By::Id, false);
+    rbd_open_read_only, rbd_aio_open_read_only: (By::Name, true);
+    rbd_open_by_id_read_only, rbd_aio_open_by_id_read_only: (By::Id, true);
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_close(handle: *mut c_void) -> c_int {
+    answer_int(|| {
+        // SAFETY: what the program hands over.
+        let image = unsafe { image_of(handle) }?;
+        // A callback that closes it would wait for itself: it is as it was.
+        image.check_may_wait()?;
+        // SAFETY: it came from `open`, and the program has done with it.
+        unsafe { Box::from_raw(handle.cast::<Image>()) }.close().map(|()| 0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_aio_close(handle: *mut c_void, completion: *mut c_void) -> c_int {
+    answer_done(|| {
+        // SAFETY: what the program hands over.
+        unsafe { image_of(handle) }?;
+        // SAFETY: as above.
+        let completion = unsafe { share(completion) }?;
+        // SAFETY: it came from `open`, and the program has done with it.
+        let image = unsafe { Box::from_raw(handle.cast::<Image>()) };
+        apart(completion, move || image.close().map(|()| 0))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_set_image_notification(
+    handle: *mut c_void,
+    descriptor: c_int,
+    _kind: c_int,
+) -> c_int {
+    answer_done(|| {
+        // SAFETY: what the program hands over.
+        unsafe { image_of(handle) }?.notify(descriptor);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_poll_io_events(
+    handle: *mut c_void,
+    places: *mut *mut c_void,
+    count: c_int,
+) -> c_int {
+    answer_int(|| {
+        let count = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
+        if places.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: what the program hands over.
+        let (image, places) = unsafe { (image_of(handle)?, std::slice::from_raw_parts_mut(places, count)) };
+        Ok(image.take_ended(places) as i64)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_invalidate_cache(handle: *mut c_void) -> c_int {
+    // SAFETY: what the program hands over. There is no cache.
+    answer_done(|| unsafe { image_of(handle) }.map(drop))
+}

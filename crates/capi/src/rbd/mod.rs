@@ -1,0 +1,16 @@
+//! What `librbd.so.1` has: images.
+
+mod clones;
+mod completions;
+mod data;
+mod diff;
+mod directory;
+mod facts;
+mod image;
+mod linked;
+mod locks;
+mod metadata;
+mod missing;
+mod namespaces;
+mod options;
+mod snapshots;

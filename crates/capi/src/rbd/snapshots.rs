@@ -1,0 +1,337 @@
+//! Snapshots of an image.
+
+use super::image::image_of;
+use crate::entry::{Progress, answer_done, answer_int, answer_nothing, tell_done};
+use crate::errno::{Answer, Errno};
+use crate::image::{Image, Opening};
+use crate::text::{disowned, given, given_if_any, owned, put_counted, tell};
+use base::LayerId;
+use base::map::SnapshotInfo;
+use cluster::{VolumeChange, WantedSnapshot};
+use libc::timespec;
+use std::collections::BTreeSet;
+use std::ffi::{c_char, c_int, c_void};
+use std::time::SystemTime;
+
+/// Flags of `rbd_snap_remove2`: it is unprotected first.
+const UNPROTECT: u32 = 1;
+/// Those of snapshots that are the image's own: not a group's, nor what the trash keeps.
+pub(super) const OF_USER: c_int = 0;
+
+/// `rbd_snap_info_t`.
+#[repr(C)]
+pub struct Snapshot {
+    id: u64,
+    size: u64,
+    name: *mut c_char,
+}
+
+/// What programs know a snapshot by: a number that no other snapshot of the image has, or had.
+pub(super) fn id_of(layer: LayerId) -> u64 {
+    u64::from(layer.number()) + 1
+}
+
+impl Image {
+    fn snapshots(&self) -> Answer<Vec<(u64, SnapshotInfo)>> {
+        let map = self.cluster.map_now()?;
+        let all = map.snapshots_of(self.volume).map(|(layer, info)| (id_of(layer), info.clone()));
+        Ok(all.collect())
+    }
+
+    fn snapshot_that(&self, is_it: impl Fn(u64, &SnapshotInfo) -> bool) -> Answer<(u64, SnapshotInfo)> {
+        let found = self.snapshots()?.into_iter().find(|(id, info)| is_it(*id, info));
+        found.ok_or(Errno(libc::ENOENT))
+    }
+
+    fn snapshot_named(&self, name: &str) -> Answer<(u64, SnapshotInfo)> {
+        self.snapshot_that(|_, info| info.name == name)
+    }
+
+    /// Has snapshots of it changed, as may be done with an image that may be changed.
+    fn change_snapshots(&self, change: impl FnOnce(String) -> VolumeChange) -> Answer<()> {
+        self.cluster.change(change(self.to_change()?)).map(drop)
+    }
+
+    /// Waits until it is shown, or not any more.
+    fn wait_for_snapshot(&self, name: &str, is_there: bool) {
+        let (volume, name) = (self.volume, name.to_owned());
+        self.cluster.wait_for(move |map| map.snapshot_named(volume, &name).is_some() == is_there);
+    }
+
+    fn create_snapshot(&self, name: &str) -> Answer<()> {
+        base::names::check(name).map_err(|_| Errno(libc::EINVAL))?;
+        let at_unix_seconds = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+        self.change_snapshots(|volume| VolumeChange::TakeSnapshots {
+            wanted: vec![WantedSnapshot { volume, name: name.to_owned() }],
+            at_unix_seconds,
+        })?;
+        self.wait_for_snapshot(name, true);
+        Ok(())
+    }
+
+    fn protect_snapshot(&self, name: &str, protected: bool) -> Answer<()> {
+        let (_, info) = self.snapshot_named(name)?;
+        match (info.protected, protected) {
+            (true, true) => Err(Errno(libc::EBUSY)),
+            (false, false) => Err(Errno(libc::EINVAL)),
+            _ => self.change_snapshots(|volume| VolumeChange::ProtectSnapshot {
+                volume,
+                name: name.to_owned(),
+                protected,
+            }),
+        }
+    }
+
+    /// Makes the volume what it was. It is not this program's meanwhile.
+    fn roll_back(&self, name: &str) -> Answer<()> {
+        self.check_writable()?;
+        let (_, info) = self.snapshot_named(name)?;
+        let snapshot = name.to_owned();
+        let back = |volume: &str| {
+            let volume = volume.to_owned();
+            self.cluster.change(VolumeChange::RollBack { volume, snapshot }).map(drop)
+        };
+        self.apart(back, |opening| opening)?;
+        let (volume, bytes) = (self.volume, info.bytes);
+        self.cluster.wait_for(move |map| map.volumes.get(&volume).is_none_or(|info| info.bytes == bytes));
+        Ok(())
+    }
+
+    /// Reads that snapshot from now on, or the volume.
+    fn read_snapshot(&self, name: Option<&str>) -> Answer<()> {
+        let snapshot = name.filter(|name| !name.is_empty()).map(str::to_owned);
+        if let Some(name) = &snapshot {
+            self.snapshot_named(name)?;
+        }
+        self.apart(|_| Ok(()), |opening| Opening { snapshot, ..opening })
+    }
+
+    fn remove_snapshot(&self, name: &str, flags: u32) -> Answer<()> {
+        if flags & UNPROTECT != 0 && self.snapshot_named(name)?.1.protected {
+            self.protect_snapshot(name, false)?;
+        }
+        let names = BTreeSet::from([name.to_owned()]);
+        self.change_snapshots(|volume| VolumeChange::RemoveSnapshots { volume, names })?;
+        self.wait_for_snapshot(name, false);
+        Ok(())
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_rollback(image: *mut c_void, name: *const c_char) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { image_of(image)?.roll_back(given(name)?) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_rollback_with_progress(
+    image: *mut c_void,
+    name: *const c_char,
+    progress: Progress,
+    told: *mut c_void,
+) -> c_int {
+    answer_done(|| {
+        // SAFETY: what the program hands over.
+        unsafe { image_of(image)?.roll_back(given(name)?) }?;
+        tell_done(progress, told);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_set(image: *mut c_void, name: *const c_char) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { image_of(image)?.read_snapshot(given_if_any(name)?) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_create(image: *mut c_void, name: *const c_char) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { image_of(image)?.create_snapshot(given(name)?) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_create2(
+    image: *mut c_void,
+    name: *const c_char,
+    _flags: u32,
+    progress: Progress,
+    told: *mut c_void,
+) -> c_int {
+    answer_done(|| {
+        // SAFETY: what the program hands over.
+        unsafe { image_of(image)?.create_snapshot(given(name)?) }?;
+        tell_done(progress, told);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_remove(image: *mut c_void, name: *const c_char) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { image_of(image)?.remove_snapshot(given(name)?, 0) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_remove2(
+    image: *mut c_void,
+    name: *const c_char,
+    flags: u32,
+    progress: Progress,
+    told: *mut c_void,
+) -> c_int {
+    answer_done(|| {
+        // SAFETY: what the program hands over.
+        unsafe { image_of(image)?.remove_snapshot(given(name)?, flags) }?;
+        tell_done(progress, told);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_remove_by_id(image: *mut c_void, id: u64) -> c_int {
+    answer_done(|| {
+        // SAFETY: what the program hands over.
+        let image = unsafe { image_of(image) }?;
+        image.remove_snapshot(&image.snapshot_that(|its, _| its == id)?.1.name, 0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_rename(
+    image: *mut c_void,
+    name: *const c_char,
+    new: *const c_char,
+) -> c_int {
+    answer_done(|| {
+        // SAFETY: what the program hands over.
+        let (image, name, new) = unsafe { (image_of(image)?, given(name)?, given(new)?) };
+        image.change_snapshots(|volume| VolumeChange::RenameSnapshot {
+            volume,
+            name: name.to_owned(),
+            new: new.to_owned(),
+        })?;
+        image.wait_for_snapshot(new, true);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_protect(image: *mut c_void, name: *const c_char) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { image_of(image)?.protect_snapshot(given(name)?, true) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_unprotect(image: *mut c_void, name: *const c_char) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { image_of(image)?.protect_snapshot(given(name)?, false) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_is_protected(
+    image: *mut c_void,
+    name: *const c_char,
+    place: *mut c_int,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe {
+        let (_, info) = image_of(image)?.snapshot_named(given(name)?)?;
+        tell(place, c_int::from(info.protected))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_exists(image: *mut c_void, name: *const c_char, place: *mut bool) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe {
+        let found = image_of(image)?.snapshot_named(given(name)?);
+        match found {
+            Ok(_) => tell(place, true),
+            Err(Errno(libc::ENOENT)) => tell(place, false),
+            Err(error) => Err(error),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_list(image: *mut c_void, places: *mut Snapshot, room: *mut c_int) -> c_int {
+    answer_int(|| {
+        // SAFETY: what the program hands over.
+        let (image, room) = unsafe { (image_of(image)?, room.as_mut().ok_or(Errno(libc::EINVAL))?) };
+        let all = image.snapshots()?;
+        // One without a name ends them.
+        let needed = all.len() as c_int + 1;
+        if *room < needed {
+            *room = needed;
+            return Err(Errno(libc::ERANGE));
+        }
+        for (number, (id, info)) in all.iter().enumerate() {
+            let told = Snapshot { id: *id, size: info.bytes, name: owned(&info.name) };
+            // SAFETY: as many fit.
+            unsafe { tell(places.add(number), told) }?;
+        }
+        let last = Snapshot { id: 0, size: 0, name: std::ptr::null_mut() };
+        // SAFETY: as above.
+        unsafe { tell(places.add(all.len()), last) }?;
+        Ok(all.len() as i64)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_list_end(places: *mut Snapshot) {
+    answer_nothing(|| {
+        let mut place = places;
+        // SAFETY: the list came from `rbd_snap_list`: one without a name ends it, and the others have theirs from `owned`.
+        while let Some(snapshot) = unsafe { place.as_mut() }.filter(|snapshot| !snapshot.name.is_null()) {
+            // SAFETY: as above.
+            unsafe {
+                disowned(&mut snapshot.name);
+                place = place.add(1);
+            }
+        }
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_get_id(image: *mut c_void, name: *const c_char, place: *mut u64) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { tell(place, image_of(image)?.snapshot_named(given(name)?)?.0) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_get_name(
+    image: *mut c_void,
+    id: u64,
+    place: *mut c_char,
+    bytes: *mut usize,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe {
+        let (_, info) = image_of(image)?.snapshot_that(|its, _| its == id)?;
+        put_counted(&info.name, place, bytes)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_get_timestamp(image: *mut c_void, id: u64, place: *mut timespec) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe {
+        let (_, info) = image_of(image)?.snapshot_that(|its, _| its == id)?;
+        tell(place, timespec { tv_sec: info.at_unix_seconds.cast_signed(), tv_nsec: 0 })
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_get_namespace_type(
+    image: *mut c_void,
+    id: u64,
+    place: *mut c_int,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe {
+        image_of(image)?.snapshot_that(|its, _| its == id)?;
+        tell(place, OF_USER)
+    })
+}
