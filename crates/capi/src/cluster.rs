@@ -7,8 +7,8 @@ use crate::errno::{Answer, Errno};
 use base::map::ClusterMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use cluster::{ChangeVolumes, Changed, Question, VolumeChange};
-use registry_remote::Desk;
+use cluster::{ChangeVolumes, Changed, Cluster, ClusterError, Question, VolumeChange};
+use registry_remote::{Desk, DeskPlace};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -161,6 +161,21 @@ impl Connected {
         let desk = self.desk.clone();
         let answer = done(&self.runtime, self.question_limit, async move { desk.ask(question).await })?;
         answer.map_err(|error| Errno::from(&error))
+    }
+
+    /// Does what only an owner may.
+    ///
+    /// # Errors
+    /// `EPERM`: this key is none's that reaches the registry. Those of what is done; `ETIMEDOUT`.
+    pub fn as_owner<T: Send + 'static, F: Future<Output = Result<T, ClusterError>> + Send + 'static>(
+        &self,
+        work: impl FnOnce(Cluster) -> F + Send + 'static,
+    ) -> Answer<T> {
+        let DeskPlace::Registry(registry) = self.access.desk.clone() else { return Err(Errno(libc::EPERM)) };
+        let done = done(&self.runtime, self.question_limit, async move {
+            work(Cluster::new(registry.connect().await?)).await
+        })?;
+        done.map_err(|error| Errno::from(&error))
     }
 
     /// Has volumes changed.

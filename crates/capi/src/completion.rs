@@ -2,7 +2,8 @@
 
 use crate::errno::{Answer, Errno};
 use std::ffi::c_void;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::ThreadId;
 
 /// What is called when an operation has ended: with the completion, and what the program wants to be told with it.
 pub type Callback = extern "C" fn(*mut c_void, *mut c_void);
@@ -33,6 +34,8 @@ pub struct Completion {
     argument: Handed,
     /// It is one that the program made and knows.
     is_the_program_s: bool,
+    /// The thread that ends it: it cannot wait for it too.
+    worker: OnceLock<ThreadId>,
     state: Mutex<State>,
     ended: Condvar,
 }
@@ -51,8 +54,8 @@ impl Completion {
     }
 
     fn make(callback: Option<Callback>, argument: *mut c_void, is_the_program_s: bool) -> Arc<Completion> {
-        let (state, ended) = (Mutex::new(State::Pending), Condvar::new());
-        Arc::new(Completion { callback, argument: Handed(argument), is_the_program_s, state, ended })
+        let (worker, state, ended) = (OnceLock::new(), Mutex::new(State::Pending), Condvar::new());
+        Arc::new(Completion { callback, argument: Handed(argument), is_the_program_s, worker, state, ended })
     }
 
     /// Whether the program knows it.
@@ -66,36 +69,49 @@ impl Completion {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends it, once: calls the callback, and then lets go on who waits.
-    pub fn end(self: &Arc<Completion>, result: i64) {
+    /// Notes which thread ends it.
+    pub fn is_left_to(&self, worker: ThreadId) {
+        // What is used twice is so by a mistake of the program's.
+        let _ = self.worker.set(worker);
+    }
+
+    /// Ends it, once: calls the callback, then `listed`, and then lets go on who waits.
+    pub fn end(self: &Arc<Completion>, result: i64, listed: impl FnOnce()) {
         *self.state() = State::Telling(result);
         if let Some(callback) = self.callback {
             callback(self.handle(), self.argument.0);
         }
+        listed();
         *self.state() = State::Ended(result);
         self.ended.notify_all();
     }
 
     /// The same, of what failed or brought something.
     pub fn end_with(self: &Arc<Completion>, result: Answer<i64>) {
-        self.end(result.unwrap_or_else(|Errno(number)| -i64::from(number)));
+        self.end(result.unwrap_or_else(|Errno(number)| -i64::from(number)), || {});
     }
 
     /// Waits until it has ended, and answers with what.
-    pub fn wait(&self) -> i64 {
+    ///
+    /// # Errors
+    /// `EDEADLK`: this is the thread that has to end it.
+    pub fn wait(&self) -> Answer<i64> {
         let mut state = self.state();
         loop {
             match *state {
-                State::Ended(result) => return result,
+                State::Ended(result) => return Ok(result),
+                _ if self.worker.get() == Some(&std::thread::current().id()) => {
+                    return Err(Errno(libc::EDEADLK));
+                }
                 _ => state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }
 
-    /// Whether it has ended, and its callback with it.
+    /// Whether it is done. The callback may ask already.
     #[must_use]
-    pub fn has_ended(&self) -> bool {
-        matches!(*self.state(), State::Ended(_))
+    pub fn is_done(&self) -> bool {
+        *self.state() != State::Pending
     }
 
     /// With what it ended; 0 before. The callback may ask already.

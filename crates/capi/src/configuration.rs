@@ -64,17 +64,20 @@ pub struct Configuration {
     cluster: String,
     /// Who connects: `client.admin`, for example.
     user: String,
-    said: BTreeMap<&'static str, String>,
+    said: BTreeMap<String, String>,
 }
 
-/// The name of an option as it is kept.
-fn known(name: &str) -> Option<(&'static str, &'static str)> {
-    let name: String = name
-        .trim()
-        .chars()
-        .map(|c| if c == ' ' || c == '-' { '_' } else { c.to_ascii_lowercase() })
-        .collect();
-    OPTIONS.iter().find(|(known, _)| *known == name).copied()
+/// What other options of Ceph's begin with, of which this library knows nothing but that they may be set.
+const OTHERS: [&str; 9] =
+    ["auth_", "client_", "debug_", "log_", "mon_", "ms_", "objecter_", "rados_", "rbd_"];
+
+/// The name of an option as it is kept, and what it is where nobody says anything.
+fn known(name: &str) -> Option<(String, &'static str)> {
+    let spelt = |c: char| if c == ' ' || c == '-' { '_' } else { c.to_ascii_lowercase() };
+    let name: String = name.trim().chars().map(spelt).collect();
+    let default = OPTIONS.iter().find(|(known, _)| *known == name).map(|(_, default)| *default);
+    let is_other = OTHERS.iter().any(|begin| name.starts_with(begin));
+    default.or_else(|| is_other.then_some("")).map(|default| (name, default))
 }
 
 impl Configuration {
@@ -90,7 +93,7 @@ impl Configuration {
     /// `ENOENT`: none is called so.
     pub fn get(&self, name: &str) -> Answer<&str> {
         let (name, default) = known(name).ok_or(Errno(libc::ENOENT))?;
-        Ok(self.said.get(name).map_or(default, String::as_str))
+        Ok(self.said.get(&name).map_or(default, String::as_str))
     }
 
     /// Sets one.

@@ -38,6 +38,7 @@ impl From<&ClusterError> for Errno {
             | Why::NoSuchLock { .. }
             | Why::NotInTrash { .. } => libc::ENOENT,
             Why::VolumeExists { .. }
+            | Why::PoolExists { .. }
             | Why::SnapshotExists { .. }
             | Why::NamespaceExists { .. }
             | Why::LockOwn { .. } => libc::EEXIST,
@@ -49,6 +50,8 @@ impl From<&ClusterError> for Errno {
             | Why::HasClones { .. }
             | Why::HasUnseenClones { .. }
             | Why::NamespaceInUse { .. }
+            | Why::PoolInUse { .. }
+            | Why::PoolHasNamespaces { .. }
             | Why::StillCut { .. }
             | Why::NotStill { .. }
             | Why::Unsettled { .. } => libc::EBUSY,

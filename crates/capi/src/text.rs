@@ -79,6 +79,14 @@ pub unsafe fn put_all<'a>(
     Ok(needed)
 }
 
+/// Whether there is a place for what comes of it: it is not begun where there is none.
+///
+/// # Errors
+/// There is none.
+pub fn check<T>(place: *mut T) -> Answer<()> {
+    if place.is_null() { Err(Errno(libc::EINVAL)) } else { Ok(()) }
+}
+
 /// Puts a thing to where the caller wants it.
 ///
 /// # Errors
@@ -87,9 +95,7 @@ pub unsafe fn put_all<'a>(
 /// # Safety
 /// It may be written to, or is null.
 pub unsafe fn tell<T>(place: *mut T, value: T) -> Answer<()> {
-    if place.is_null() {
-        return Err(Errno(libc::EINVAL));
-    }
+    check(place)?;
     // SAFETY: it is not null, and the caller's.
     unsafe { place.write(value) };
     Ok(())

@@ -201,6 +201,12 @@ impl Client {
         self.volumes[volume.0 as usize].bytes
     }
 
+    /// The revision of the newest map.
+    #[must_use]
+    pub fn map_revision(&self) -> u64 {
+        self.map.revision
+    }
+
     /// Operations that have not ended.
     #[must_use]
     pub fn operations_in_flight(&self) -> usize {

@@ -122,6 +122,12 @@ impl VolumeLoop {
         self.client.volume_bytes(volume)
     }
 
+    /// The revision of the newest map: what was changed before it is heeded.
+    #[must_use]
+    pub fn map_revision(&self) -> u64 {
+        self.client.map_revision()
+    }
+
     /// The reactor, for connections that are not the client's.
     pub fn reactor(&mut self) -> &mut Reactor {
         &mut self.wires.reactor

@@ -1,7 +1,7 @@
 //! Where a program's threads leave operations for the one that works on an image.
 
 use super::operation::Request;
-use crate::errno::{Answer, Errno};
+use crate::errno::Errno;
 use ring::Waker;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
@@ -42,17 +42,16 @@ impl Inbox {
         std::thread::current().id() == self.worker
     }
 
-    /// Leaves an operation.
-    pub(super) fn put(&self, request: Request) -> Answer<()> {
+    /// Leaves an operation. One that is not taken any more comes back, with the reason.
+    pub(super) fn put(&self, request: Request) -> Result<(), (Errno, Request)> {
         let mut inner = self.inner();
         while inner.requests.len() >= WAITING_MAX && inner.is_closed.is_none() && !self.is_of_worker() {
             inner = self.has_room.wait(inner).unwrap_or_else(PoisonError::into_inner);
         }
         if let Some(error) = inner.is_closed {
-            // Whoever brought it is told at once, and not by what it waits for.
-            request.forget();
-            return Err(error);
+            return Err((error, request));
         }
+        request.is_left_to(self.worker);
         inner.requests.push(request);
         let is_asleep = std::mem::take(&mut inner.is_asleep);
         drop(inner);
@@ -83,6 +82,17 @@ impl Inbox {
     /// The thread is awake.
     pub(super) fn is_awake(&self) {
         self.inner().is_asleep = false;
+    }
+
+    /// Takes no more, if nothing is there; whether it is so.
+    pub(super) fn close_if_empty(&self, why: Errno) -> bool {
+        let mut inner = self.inner();
+        let is_empty = inner.requests.is_empty();
+        if is_empty {
+            inner.is_closed.get_or_insert(why);
+            self.has_room.notify_all();
+        }
+        is_empty
     }
 
     /// Takes no more: whoever brings something is told that.

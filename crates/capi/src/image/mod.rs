@@ -12,7 +12,7 @@ use crate::errno::{Answer, Errno};
 use crate::memory::Memory;
 use base::map::VolumeInfo;
 use base::{LayerId, VolumeId};
-use client::Change;
+use client::{Change, VolumeHandle};
 use inbox::Inbox;
 use operation::{Request, Work};
 use ring::ReactorOptions;
@@ -22,10 +22,11 @@ use std::fs::File;
 use std::io::Write;
 use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use volume::{OpenAs, SessionOptions, VolumeLoop};
 use worker::Worker;
 
@@ -33,8 +34,23 @@ use worker::Worker;
 const PURPOSE: &str = "librbd";
 /// No place is told that something ended.
 const NOWHERE: c_int = -1;
-/// Connections of an image: to OSDs.
+/// How long it may take until what was changed is heeded.
+const HEEDED_LIMIT: Duration = Duration::from_secs(10);
+/// Connections of an image: to OSDs. It has no more than half of the descriptors that the program may have.
 const CONNECTIONS_MAX: u32 = 4096;
+/// The stack of the threads on which callbacks run, in bytes: what programs expect of one.
+pub const STACK_BYTES: usize = 8 << 20;
+/// What an eventfd is told of one that has ended.
+const ONE: [u8; 8] = 1u64.to_ne_bytes();
+
+/// As many connections as an image may have in this program.
+fn connections_max() -> u32 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the place is one of its own.
+    let is_told = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
+    let half = u32::try_from(limit.rlim_cur / 2).unwrap_or(CONNECTIONS_MAX);
+    if is_told { half.clamp(1, CONNECTIONS_MAX) } else { CONNECTIONS_MAX }
+}
 
 /// How an image is opened.
 #[derive(Clone, Debug)]
@@ -52,6 +68,8 @@ struct Ended {
     list: Mutex<VecDeque<Arc<Completion>>>,
     /// Where it is told that some have.
     notified: AtomicI32,
+    /// It is told there by one byte each, and not by numbers.
+    is_a_pipe: AtomicBool,
 }
 
 impl Ended {
@@ -69,7 +87,44 @@ impl Ended {
         // SAFETY: it is the program's, and stays open: it is not closed here.
         let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
         // One that is full tells it already.
-        let _ = (&*file).write(&1u64.to_ne_bytes());
+        let is_a_pipe = self.is_a_pipe.load(Ordering::Relaxed);
+        let _ = (&*file).write(if is_a_pipe { &[1] } else { &ONE });
+    }
+}
+
+/// How the thread that works on an image sees it.
+struct Seen {
+    /// How large it is.
+    bytes: AtomicU64,
+    /// By which map.
+    revision: AtomicU64,
+    told: Mutex<()>,
+    news: Condvar,
+}
+
+impl Seen {
+    fn new(volume: &VolumeLoop, handle: VolumeHandle) -> Seen {
+        let (bytes, revision) = (volume.volume_bytes(handle).into(), volume.map_revision().into());
+        Seen { bytes, revision, told: Mutex::default(), news: Condvar::new() }
+    }
+
+    fn note(&self, volume: &VolumeLoop, handle: VolumeHandle) {
+        let revision = volume.map_revision();
+        if revision == self.revision.load(Ordering::Relaxed) {
+            return;
+        }
+        self.bytes.store(volume.volume_bytes(handle), Ordering::Relaxed);
+        let _told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        self.revision.store(revision, Ordering::Release);
+        self.news.notify_all();
+    }
+
+    /// Waits a while until that map is heeded.
+    fn wait_for(&self, revision: u64) {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_older = |(): &mut ()| self.revision.load(Ordering::Acquire) < revision;
+        // Where it is not, what is wanted next finds that out.
+        drop(self.news.wait_timeout_while(told, HEEDED_LIMIT, is_older));
     }
 }
 
@@ -77,14 +132,17 @@ impl Ended {
 struct Shared {
     inbox: Inbox,
     ended: Arc<Ended>,
+    seen: Seen,
 }
 
 impl Shared {
     /// Tells that it ended: by its callback, then in the list of those that have, then there where that is waited for.
     fn ended(&self, mut request: Request, result: i64) {
-        if let Some(completion) = request.end(result).filter(|ended| ended.is_the_program_s()) {
-            self.ended.add(completion);
-        }
+        request.end(result, |completion| {
+            if completion.is_the_program_s() {
+                self.ended.add(completion.clone());
+            }
+        });
     }
 }
 
@@ -100,15 +158,15 @@ impl Drop for Closes {
 }
 
 /// The thread that works on an image. Dropping it has it end what is under way, and waits for that.
-struct Live {
+struct Running {
     shared: Arc<Shared>,
     /// None: it is being waited for.
     thread: Option<JoinHandle<()>>,
 }
 
-impl Live {
+impl Running {
     /// Starts one, and says which volume it works on.
-    fn start(cluster: &Connected, opening: &Opening, ended: Arc<Ended>) -> Answer<(Live, VolumeId)> {
+    fn start(cluster: &Connected, opening: &Opening, ended: Arc<Ended>) -> Answer<(Running, VolumeId)> {
         let name = match &opening.snapshot {
             Some(snapshot) => format!("{}@{snapshot}", opening.volume),
             None => opening.volume.clone(),
@@ -122,50 +180,85 @@ impl Live {
         };
         let (told, opened) = sync_channel(1);
         let work = move || {
-            let reactor = ReactorOptions { connections_max: CONNECTIONS_MAX, ..ReactorOptions::default() };
+            let reactor = ReactorOptions { connections_max: connections_max(), ..ReactorOptions::default() };
             let mut volume = match VolumeLoop::attach(options, reactor) {
                 Ok(volume) => volume,
                 // If nobody waits any more, nothing was opened for them.
                 Err(error) => return drop(told.send(Err(Errno::from(&error)))),
             };
             let inbox = Inbox::new(volume.reactor().waker(), std::thread::current().id());
-            let shared = Arc::new(Shared { inbox, ended });
-            let id = volume.volumes()[0].id;
+            let (id, handle) = (volume.volumes()[0].id, volume.volumes()[0].handle);
+            let shared = Arc::new(Shared { inbox, ended, seen: Seen::new(&volume, handle) });
             if told.send(Ok((shared.clone(), id))).is_ok() {
                 let _closes = Closes(shared.clone());
                 Worker::new(shared, volume).run();
             }
         };
-        let thread = without_signals(|| std::thread::Builder::new().name("librbd".to_owned()).spawn(work));
+        let thread = without_signals(|| {
+            std::thread::Builder::new().name("librbd".to_owned()).stack_size(STACK_BYTES).spawn(work)
+        });
         let thread = thread.map_err(|_| Errno(libc::EAGAIN))?;
         let (shared, volume) = opened.recv().map_err(|_| Errno(libc::EIO))??;
-        Ok((Live { shared, thread: Some(thread) }, volume))
+        Ok((Running { shared, thread: Some(thread) }, volume))
     }
 }
 
-impl Drop for Live {
+impl Drop for Running {
     fn drop(&mut self) {
         // One that has ended takes nothing more.
-        let _ = self.shared.inbox.put(Request::new(Work::Close, (0, 0), 0, Completion::unknown()));
-        if let Some(thread) = self.thread.take().filter(|_| !self.shared.inbox.is_of_worker()) {
+        if let Err((_, request)) =
+            self.shared.inbox.put(Request::new(Work::Close, (0, 0), 0, Completion::unknown()))
+        {
+            request.forget();
+        }
+        if let Some(thread) =
+            self.thread.take().filter(|thread| thread.thread().id() != std::thread::current().id())
+        {
             // One that panicked has said so.
             let _ = thread.join();
         }
     }
 }
 
+/// Who works on an image.
+enum Live {
+    There(Running),
+    /// A thread that ends; and then another begins. What its own callbacks want it does still.
+    Apart(Arc<Shared>),
+    /// Nobody: it could not be opened again.
+    Gone,
+}
+
 struct State {
     opening: Opening,
-    /// None: it could not be opened again.
-    live: Option<Live>,
+    live: Live,
 }
 
 /// See the module's documentation.
 pub struct Image {
-    pub cluster: Arc<Connected>,
-    pub volume: VolumeId,
-    state: RwLock<State>,
+    state: Mutex<State>,
+    /// Somebody works on it again, or nobody ever will.
+    settled: Condvar,
     ended: Arc<Ended>,
+    pub volume: VolumeId,
+    // What works on the image is gone when it goes.
+    pub cluster: Arc<Connected>,
+}
+
+/// Has an image that is apart settled, however that ends.
+struct Settles<'a> {
+    image: &'a Image,
+    opening: Opening,
+    live: Live,
+}
+
+impl Drop for Settles<'_> {
+    fn drop(&mut self) {
+        let mut state = self.image.state();
+        state.opening = self.opening.clone();
+        state.live = std::mem::replace(&mut self.live, Live::Gone);
+        self.image.settled.notify_all();
+    }
 }
 
 impl Image {
@@ -174,28 +267,75 @@ impl Image {
     /// # Errors
     /// It is not there, or may not be had.
     pub fn open(cluster: Arc<Connected>, opening: Opening) -> Answer<Image> {
-        let ended = Arc::new(Ended { list: Mutex::default(), notified: AtomicI32::new(NOWHERE) });
-        let (live, volume) = Live::start(&cluster, &opening, ended.clone())?;
+        let ended = Arc::new(Ended {
+            list: Mutex::default(),
+            notified: AtomicI32::new(NOWHERE),
+            is_a_pipe: AtomicBool::new(false),
+        });
+        let (running, volume) = Running::start(&cluster, &opening, ended.clone())?;
         // What it was opened by is shown by the cluster's map too, soon.
         cluster.wait_for(move |map| map.volumes.contains_key(&volume));
-        Ok(Image { cluster, volume, state: RwLock::new(State { opening, live: Some(live) }), ended })
+        let (state, settled) = (Mutex::new(State { opening, live: Live::There(running) }), Condvar::new());
+        Ok(Image { cluster, volume, state, settled, ended })
     }
 
-    fn state(&self) -> RwLockReadGuard<'_, State> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing that can panic runs while it is held.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes it when all that was wanted is done, and waits for that.
+    /// What the thread that works on it has too; if it is apart, that of the thread that works on it next.
+    fn shared(&self) -> Answer<Arc<Shared>> {
+        let mut state = self.state();
+        loop {
+            match &state.live {
+                Live::There(running) => return Ok(running.shared.clone()),
+                Live::Apart(ending) if ending.inbox.is_of_worker() => return Ok(ending.clone()),
+                Live::Apart(_) => state = self.settled.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Live::Gone => return Err(Errno(libc::ESHUTDOWN)),
+            }
+        }
+    }
+
+    /// Takes away the thread that works on it, which ends, to be dropped where nothing is held. [`Settles`] comes next.
+    fn part(&self) -> Answer<(Running, Opening)> {
+        // If it is apart, it is waited for.
+        self.shared()?;
+        let mut state = self.state();
+        let opening = state.opening.clone();
+        match std::mem::replace(&mut state.live, Live::Gone) {
+            Live::There(running) => {
+                state.live = Live::Apart(running.shared.clone());
+                Ok((running, opening))
+            }
+            // Another was faster.
+            other => {
+                state.live = other;
+                Err(Errno(libc::EBUSY))
+            }
+        }
+    }
+
+    /// Does all that was wanted, and nothing more: what is wanted from now on is refused.
     ///
     /// # Errors
     /// `EDEADLK`: this is the thread that has to do it.
-    pub fn close(self) -> Answer<()> {
+    pub fn stop(&self) -> Answer<()> {
         self.check_may_wait()?;
-        drop(self);
-        Ok(())
+        match self.part() {
+            Ok((running, opening)) => {
+                let _settles = Settles { image: self, opening, live: Live::Gone };
+                drop(running);
+                Ok(())
+            }
+            // Nobody works on it as it is.
+            Err(Errno(libc::ESHUTDOWN)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
-    /// Gives it up, does something with its volume that nobody may have meanwhile, and opens it again, as `opening` says.
+    /// Gives it up, does something with its volume that nobody may have meanwhile, and opens it again, as `opening` says. Whoever
+    /// wants something of it meanwhile waits.
     ///
     /// # Errors
     /// What came of it; `EDEADLK`; or it cannot be opened again, and is as if it were closed.
@@ -206,22 +346,26 @@ impl Image {
     ) -> Answer<()> {
         self.check_may_wait()?;
         let name = self.name()?;
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        state.live = None;
+        let (running, opening_before) = self.part()?;
+        let before = Opening { volume: name.clone(), ..opening_before };
+        let mut settles = Settles { image: self, opening: before.clone(), live: Live::Gone };
+        // Its callbacks may want something of the image meanwhile, so nothing is held.
+        drop(running);
         let done = work(&name);
-        let before = Opening { volume: name, ..state.opening.clone() };
-        let next = if done.is_ok() { opening(before.clone()) } else { before.clone() };
-        let (live, opening) = match Live::start(&self.cluster, &next, self.ended.clone()) {
-            Ok((live, _)) => (live, next),
-            // What it was before can be had still.
-            Err(error) if done.is_ok() => {
-                let (live, _) = Live::start(&self.cluster, &before, self.ended.clone())?;
-                (*state) = State { opening: before, live: Some(live) };
-                return Err(error);
-            }
-            Err(error) => return Err(error),
+        let start = |opening: &Opening| {
+            let (running, volume) = Running::start(&self.cluster, opening, self.ended.clone())?;
+            // Another may be called so by now.
+            if volume == self.volume { Ok(running) } else { Err(Errno(libc::ENOENT)) }
         };
-        *state = State { opening, live: Some(live) };
+        let next = if done.is_ok() { opening(before.clone()) } else { before.clone() };
+        let opened = start(&next).map(|running| (running, next));
+        let (running, opening, done) = match (opened, done) {
+            (Ok((running, next)), done) => (running, next, done),
+            // What it was before can be had still.
+            (Err(error), Ok(())) => (start(&before)?, before, Err(error)),
+            (Err(error), Err(_)) => return Err(error),
+        };
+        (settles.live, settles.opening) = (Live::There(running), opening);
         done
     }
 
@@ -230,8 +374,11 @@ impl Image {
     /// # Errors
     /// `EDEADLK`.
     pub fn check_may_wait(&self) -> Answer<()> {
-        let state = self.state();
-        let is_of_worker = state.live.as_ref().is_some_and(|live| live.shared.inbox.is_of_worker());
+        let is_of_worker = match &self.state().live {
+            Live::There(running) => running.shared.inbox.is_of_worker(),
+            Live::Apart(ending) => ending.inbox.is_of_worker(),
+            Live::Gone => false,
+        };
         if is_of_worker { Err(Errno(libc::EDEADLK)) } else { Ok(()) }
     }
 
@@ -264,17 +411,19 @@ impl Image {
     /// Its size, in bytes: a snapshot's is that of its moment.
     ///
     /// # Errors
-    /// `ENOENT`: it was removed.
+    /// `ESHUTDOWN`: it is closed.
     pub fn bytes(&self) -> Answer<u64> {
-        let (map, state) = (self.cluster.map(), self.state());
-        let bytes = match &state.opening.snapshot {
-            None => map.volumes.get(&self.volume).filter(|info| !info.removed).map(|info| info.bytes),
-            Some(name) => {
-                let layer = map.snapshot_named(self.volume, name);
-                layer.and_then(|layer| map.snapshot(layer)).map(|info| info.bytes)
-            }
-        };
-        bytes.ok_or(Errno(libc::ENOENT))
+        Ok(self.shared()?.seen.bytes.load(Ordering::Relaxed))
+    }
+
+    /// Waits until what was changed of the cluster, as its map shows it, is heeded here.
+    ///
+    /// # Errors
+    /// `ESHUTDOWN`: it is closed. `EDEADLK`: a callback would wait for its own thread.
+    pub fn catch_up(&self) -> Answer<()> {
+        self.check_may_wait()?;
+        self.shared()?.seen.wait_for(self.cluster.map().revision);
+        Ok(())
     }
 
     /// As much of a range as lies within the image.
@@ -308,9 +457,34 @@ impl Image {
     }
 
     fn leave(&self, work: Work, range: (u64, u64), result: i64, completion: Arc<Completion>) -> Answer<()> {
-        let state = self.state();
-        let live = state.live.as_ref().ok_or(Errno(libc::ESHUTDOWN))?;
-        live.shared.inbox.put(Request::new(work, range, result, completion))
+        let mut request = Request::new(work, range, result, completion);
+        loop {
+            let shared = match self.shared() {
+                Ok(shared) => shared,
+                Err(error) => {
+                    request.forget();
+                    return Err(error);
+                }
+            };
+            request = match shared.inbox.put(request) {
+                Ok(()) => return Ok(()),
+                // It may be another thread's by now.
+                Err((error, request)) if self.is_still(&shared) => {
+                    request.forget();
+                    return Err(error);
+                }
+                Err((_, request)) => request,
+            };
+        }
+    }
+
+    /// Whether that is what the thread has that works on it.
+    fn is_still(&self, shared: &Arc<Shared>) -> bool {
+        match &self.state().live {
+            Live::There(running) => Arc::ptr_eq(&running.shared, shared),
+            Live::Apart(ending) => Arc::ptr_eq(ending, shared) && ending.inbox.is_of_worker(),
+            Live::Gone => true,
+        }
     }
 
     /// The completion ends with that, as if it had been tried: by the thread that ends the others.
@@ -382,14 +556,15 @@ impl Image {
         self.check_may_wait()?;
         let completion = Completion::unknown();
         begin(completion.clone())?;
-        match completion.wait() {
+        match completion.wait()? {
             result if result < 0 => Err(Errno(-result as c_int)),
             result => Ok(result),
         }
     }
 
-    /// Has it told there from now on that operations have ended.
-    pub fn notify(&self, descriptor: c_int) {
+    /// Has it told there from now on that operations have ended: by a byte each, or by numbers.
+    pub fn notify(&self, descriptor: c_int, is_a_pipe: bool) {
+        self.ended.is_a_pipe.store(is_a_pipe, Ordering::Relaxed);
         self.ended.notified.store(descriptor, Ordering::Relaxed);
     }
 

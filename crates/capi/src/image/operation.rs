@@ -8,6 +8,7 @@ use client::Change;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use std::thread::ThreadId;
 
 /// On which bytes, and how.
 #[derive(Debug)]
@@ -60,11 +61,18 @@ impl Request {
         Request { work, offset, length, result, completion: Some(completion) }
     }
 
-    /// Ends it; the completion, which has ended.
-    pub(super) fn end(&mut self, result: i64) -> Option<Arc<Completion>> {
-        let completion = self.completion.take()?;
-        completion.end(result);
-        Some(completion)
+    /// Ends it; `listed` is called with the completion before who waits for that goes on.
+    pub(super) fn end(&mut self, result: i64, listed: impl FnOnce(&Arc<Completion>)) {
+        if let Some(completion) = self.completion.take() {
+            completion.end(result, || listed(&completion));
+        }
+    }
+
+    /// Notes which thread ends it.
+    pub(super) fn is_left_to(&self, worker: ThreadId) {
+        if let Some(completion) = &self.completion {
+            completion.is_left_to(worker);
+        }
     }
 
     /// Its completion does not end with it.
@@ -75,7 +83,7 @@ impl Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        self.end(-i64::from(libc::EIO));
+        self.end(-i64::from(libc::EIO), |_| {});
     }
 }
 

@@ -19,6 +19,9 @@ const LARGE_COUNT: usize = 64;
 /// The longest piece of an operation on data, in bytes.
 const PIECE_BYTES_MAX: usize = wire::PAYLOAD_BYTES_MAX;
 
+/// The longest step of an operation without data, in bytes: its pieces are out together.
+const STEP_BYTES: u64 = 4 << 30;
+
 /// A part of an operation that is out.
 struct Piece {
     operation: usize,
@@ -72,18 +75,20 @@ impl Worker {
         let failure = loop {
             self.take();
             self.begin_what_fits();
-            if self.closing.is_some() && self.is_idle() {
-                break Errno(libc::ESHUTDOWN);
+            // What cannot be done at all ends at once, and nothing else would tell of it.
+            if self.end_what_has() {
+                continue;
+            }
+            let why = Errno(libc::ESHUTDOWN);
+            if self.closing.is_some() && self.is_idle() && self.shared.inbox.close_if_empty(why) {
+                break why;
             }
             let timeout = if self.shared.inbox.may_sleep() { None } else { Some(Duration::ZERO) };
             let turned = self.volume.turn(timeout, &mut self.events);
             self.shared.inbox.is_awake();
+            self.shared.seen.note(&self.volume, self.handle);
             self.events.clear();
-            while let Some(completion) = self.volume.poll_completion() {
-                self.piece_ended(completion);
-            }
-            let (small, large) = (&mut self.small, &mut self.large);
-            self.volume.take_released(|buffer| put(small, large, buffer));
+            self.end_what_has();
             if turned.is_err() {
                 break Errno(libc::ESHUTDOWN);
             }
@@ -103,6 +108,18 @@ impl Worker {
             let result = closing.result;
             shared.ended(closing, result);
         }
+    }
+
+    /// Ends what has come to its end; whether something has.
+    fn end_what_has(&mut self) -> bool {
+        let mut has_any = false;
+        while let Some(completion) = self.volume.poll_completion() {
+            self.piece_ended(completion);
+            has_any = true;
+        }
+        let (small, large) = (&mut self.small, &mut self.large);
+        self.volume.take_released(|buffer| put(small, large, buffer));
+        has_any
     }
 
     fn is_idle(&self) -> bool {
@@ -167,6 +184,7 @@ impl Worker {
                     Work::Changed(since, _) => Some(*since),
                     _ => None,
                 };
+                let left = left.min(STEP_BYTES);
                 operation.begun += left;
                 operation.out += 1;
                 let token = self.pieces.insert(Piece { operation: slot, at, length: 0 }) as u64;
@@ -174,7 +192,8 @@ impl Worker {
                     Some(since) => self.volume.changed(self.handle, token, from, left, since),
                     None => self.volume.zero(self.handle, token, from, left),
                 }
-                continue;
+                // The next step is begun when this one is done.
+                return true;
             }
             let length = left.min(PIECE_BYTES_MAX as u64) as usize;
             let pool = if length <= BLOCK_BYTES { &mut self.small } else { &mut self.large };
@@ -212,13 +231,20 @@ impl Worker {
             (_, Work::Read(memory), Some(buffer)) => memory.copy_from(at as usize, &buffer.bytes()[..length]),
             _ => {}
         }
-        // One of which more is still to be begun is ended when that comes to its turn.
-        let is_over = operation.out == 0 && operation.begun == operation.request.length;
+        if operation.failure.is_some() && !operation.request.work.has_data() {
+            operation.begun = operation.request.length;
+        }
+        let is_begun = operation.begun == operation.request.length;
+        // One with data of which more is still to be begun waits for its turn already.
+        let has_next = operation.out == 0 && !is_begun && !operation.request.work.has_data();
+        let is_over = operation.out == 0 && is_begun;
         if let Some(buffer) = ended.buffer {
             put(&mut self.small, &mut self.large, buffer);
         }
         if is_over {
             self.end(slot);
+        } else if has_next {
+            self.waiting.push_front(slot);
         }
     }
 

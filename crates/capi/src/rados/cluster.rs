@@ -4,7 +4,8 @@ use crate::cluster::Connected;
 use crate::configuration::Configuration;
 use crate::entry::{answer, answer_done, answer_int, answer_nothing, watch_forks};
 use crate::errno::{Answer, Errno};
-use crate::text::{given, given_if_any, put, put_all, tell};
+use crate::text::{check, given, given_if_any, put, put_all, tell};
+use base::map::Admission;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,6 +15,11 @@ const VERSION: (c_int, c_int, c_int) = (3, 0, 0);
 const USER: &str = "client.admin";
 /// What a cluster is called if nobody says so.
 const NAME: &str = "ceph";
+
+/// Copies that pools have, where there are so many OSDs.
+const COPIES: u32 = 3;
+/// Placement groups that they begin with.
+const GROUPS: u32 = 64;
 
 /// What a program knows a cluster by.
 pub struct Handle {
@@ -65,6 +71,7 @@ impl Handle {
 
 unsafe fn create(place: *mut *mut c_void, cluster: &str, user: &str) -> Answer<()> {
     watch_forks();
+    check(place)?;
     let handle = Box::into_raw(Box::new(Handle::new(cluster, user)));
     // SAFETY: as the caller promises.
     unsafe { tell(place, handle.cast()) }
@@ -188,7 +195,10 @@ unsafe fn take_arguments(
     list: *const *const c_char,
 ) -> Answer<Vec<*const c_char>> {
     let count = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
-    if list.is_null() && count > 0 {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if list.is_null() {
         return Err(Errno(libc::EINVAL));
     }
     // SAFETY: what the program hands over.
@@ -258,6 +268,30 @@ pub unsafe extern "C" fn rados_pool_list(handle: *mut c_void, place: *mut c_char
             unsafe { put_all(names.chain(std::iter::once("")), place, &raw mut room) }?;
         }
         Ok(needed as i64)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rados_pool_create(handle: *mut c_void, name: *const c_char) -> c_int {
+    answer_done(|| {
+        // SAFETY: what the program hands over.
+        let (cluster, name) = unsafe { (Handle::of(handle)?.connected()?, given(name)?.to_owned()) };
+        let osds = cluster.map_now()?.osds.values().filter(|osd| osd.admission != Admission::Out).count();
+        let copies = u32::try_from(osds).map_or(COPIES, |osds| osds.clamp(1, COPIES));
+        // It survives the loss of half of them.
+        let least = copies - copies / 2;
+        cluster.as_owner(move |owner| async move {
+            owner.create_pool(&name, copies, least, GROUPS).await.map(drop)
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rados_pool_delete(handle: *mut c_void, name: *const c_char) -> c_int {
+    answer_done(|| {
+        // SAFETY: what the program hands over.
+        let (cluster, name) = unsafe { (Handle::of(handle)?.connected()?, given(name)?.to_owned()) };
+        cluster.as_owner(move |owner| async move { owner.remove_pool(&name).await.map(drop) })
     })
 }
 

@@ -185,11 +185,9 @@ missing! { c_int = -libc::EOPNOTSUPP;
     rados_osd_command
     rados_pg_command
     rados_ping_monitor
-    rados_pool_create
     rados_pool_create_with_all
     rados_pool_create_with_auid
     rados_pool_create_with_crush_rule
-    rados_pool_delete
     rados_pool_get_base_tier
     rados_read
     rados_read_op_operate

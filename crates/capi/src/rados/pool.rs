@@ -55,13 +55,32 @@ impl Pool {
         Ok(PlaceName { pool, namespace: self.namespace() })
     }
 
-    /// The full name of a volume there.
+    /// The full name that a volume there is to have.
     ///
     /// # Errors
     /// `ENOENT`: the pool was removed. `EINVAL`: none can be called so.
-    pub fn name_of(&self, volume: &str) -> Answer<String> {
+    pub fn new_name(&self, volume: &str) -> Answer<String> {
         base::names::check(volume).map_err(|_| Errno(libc::EINVAL))?;
+        self.name_of(volume)
+    }
+
+    /// The full name of a volume there.
+    ///
+    /// # Errors
+    /// `ENOENT`: the pool was removed, or none can be called so.
+    pub fn name_of(&self, volume: &str) -> Answer<String> {
+        base::names::check(volume).map_err(|_| Errno(libc::ENOENT))?;
         Ok(format!("{}/{volume}", self.place()?))
+    }
+
+    /// The same, of one that is there: who opens one that is not is not to wait for it.
+    ///
+    /// # Errors
+    /// `ENOENT`: there is none.
+    pub fn name_of_known(&self, volume: &str) -> Answer<String> {
+        let name = self.name_of(volume)?;
+        let found = self.cluster.map_now()?.find_volume(&name).is_ok();
+        if found { Ok(name) } else { Err(Errno(libc::ENOENT)) }
     }
 
     /// The volume there that has an id, by its full name.

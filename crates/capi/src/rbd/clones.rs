@@ -11,6 +11,7 @@ use base::map::ClusterMap;
 use base::{LayerId, VolumeId};
 use cluster::VolumeChange;
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
 
 unsafe fn clone(
     (parent, name, snapshot): (*mut c_void, *const c_char, *const c_char),
@@ -20,8 +21,11 @@ unsafe fn clone(
     let (parent, name, snapshot) = unsafe { (Pool::of(parent)?, given(name)?, given(snapshot)?) };
     // SAFETY: as above.
     let (pool, new) = unsafe { (Pool::of(pool)?, given(new)?) };
+    if !Arc::ptr_eq(parent.cluster(), pool.cluster()) {
+        return Err(Errno(libc::EXDEV));
+    }
     let (volume, snapshot) = (parent.name_of(name)?, snapshot.to_owned());
-    pool.cluster().change(VolumeChange::Clone { volume, snapshot, name: pool.name_of(new)? }).map(drop)
+    pool.cluster().change(VolumeChange::Clone { volume, snapshot, name: pool.new_name(new)? }).map(drop)
 }
 
 #[unsafe(no_mangle)]
@@ -84,6 +88,7 @@ impl Image {
 
     fn flatten(&self) -> Answer<()> {
         self.check_writable()?;
+        self.check_may_wait()?;
         self.parent().map_err(|_| Errno(libc::EINVAL))?;
         self.cluster.change(VolumeChange::Flatten { name: self.name()?, is_wanted: true })?;
         let volume = self.volume;

@@ -2,7 +2,7 @@
 
 use crate::completion::{Callback, Completion, release, share};
 use crate::entry::{answer, answer_done, answer_int, answer_nothing};
-use crate::text::tell;
+use crate::text::{check, tell};
 use std::ffi::{c_int, c_void};
 
 #[unsafe(no_mangle)]
@@ -12,22 +12,22 @@ pub unsafe extern "C" fn rbd_aio_create_completion(
     place: *mut *mut c_void,
 ) -> c_int {
     // SAFETY: what the program hands over.
-    answer_done(|| unsafe { tell(place, Completion::new(callback, argument).into_handle()) })
+    answer_done(|| unsafe {
+        check(place)?;
+        tell(place, Completion::new(callback, argument).into_handle())
+    })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rbd_aio_is_complete(completion: *mut c_void) -> c_int {
     // SAFETY: what the program hands over.
-    answer_int(|| Ok(i64::from(unsafe { share(completion) }?.has_ended())))
+    answer_int(|| Ok(i64::from(unsafe { share(completion) }?.is_done())))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rbd_aio_wait_for_complete(completion: *mut c_void) -> c_int {
     // SAFETY: what the program hands over.
-    answer_done(|| {
-        unsafe { share(completion) }?.wait();
-        Ok(())
-    })
+    answer_done(|| unsafe { share(completion) }?.wait().map(drop))
 }
 
 #[unsafe(no_mangle)]

@@ -63,7 +63,7 @@ fn zero(
     is_counted: bool,
     completion: Arc<Completion>,
 ) -> Answer<()> {
-    let length = image.within(offset, check_length(length)?)?;
+    let length = image.within(offset, if is_counted { check_length(length)? } else { length })?;
     image.zero(offset, length, if is_counted { length as i64 } else { 0 }, completion)
 }
 

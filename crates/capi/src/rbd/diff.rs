@@ -45,10 +45,53 @@ impl Parts<'_> {
     }
 }
 
-/// A part widened to whole objects, as far as these lie within the range.
-fn whole(part: Part, range: (u64, u64)) -> Part {
-    let (start, end) = (part.start / OBJECT_BYTES * OBJECT_BYTES, part.end.next_multiple_of(OBJECT_BYTES));
-    Part { start: start.max(range.0), end: end.min(range.1), ..part }
+/// What is known of the object that is gone through.
+struct Object {
+    part: Part,
+    /// Bytes of it that are zeros now.
+    zeros: u64,
+    has_data: bool,
+}
+
+/// What is told of whole objects: each at most once.
+struct Objects {
+    range: (u64, u64),
+    /// What holds nothing is told too, where it may have held something.
+    tells_zeros: bool,
+    current: Option<Object>,
+}
+
+impl Objects {
+    /// Takes in what a part is; what is told of the objects before it.
+    fn add(&mut self, (start, end): (u64, u64), change: Change, parts: &mut Parts<'_>) -> Answer<()> {
+        let mut at = start;
+        while at < end {
+            let begins = at / OBJECT_BYTES * OBJECT_BYTES;
+            let until = end.min(begins + OBJECT_BYTES);
+            let start = begins.max(self.range.0);
+            if self.current.as_ref().is_none_or(|object| object.part.start != start) {
+                self.tell(parts)?;
+                let part = Part { start, end: (begins + OBJECT_BYTES).min(self.range.1), is_there: true };
+                self.current = Some(Object { part, zeros: 0, has_data: false });
+            }
+            if let Some(object) = &mut self.current {
+                object.zeros += if change == Change::Zeros { until - at } else { 0 };
+                object.has_data |= change == Change::Data;
+            }
+            at = until;
+        }
+        Ok(())
+    }
+
+    /// Tells of the last one.
+    fn tell(&mut self, parts: &mut Parts<'_>) -> Answer<()> {
+        let Some(Object { part, zeros, has_data }) = self.current.take() else { return Ok(()) };
+        if !has_data && (zeros == 0 || !self.tells_zeros) {
+            return Ok(());
+        }
+        // Where something of it may be left it is no hole.
+        parts.add(Part { is_there: zeros < part.end - part.start, ..part })
+    }
 }
 
 fn iterate(
@@ -60,23 +103,28 @@ fn iterate(
 ) -> Answer<()> {
     let since = match since {
         Some(name) => {
-            Some(image.cluster.map_now()?.snapshot_named(image.volume, name).ok_or(Errno(libc::ENOENT))?)
+            let map = image.cluster.map_now()?;
+            Some(map.snapshot_named(image.volume, name).ok_or(Errno(libc::ENOENT))?)
         }
         None => None,
     };
     let (mut at, end) = (offset, offset + image.within(offset, length)?);
+    let mut objects = Objects { range: (offset, end), tells_zeros: since.is_some(), current: None };
     let mut parts = Parts { last: None, tell };
     while at < end {
         let step = STEP_BYTES.min(end - at);
         for (bytes, change) in image.changed(at, step, since)? {
             let part = Part { start: at, end: at + bytes, is_there: change == Change::Data };
             at += bytes;
-            // Where nothing was asked to be compared with, zeros are nothing.
-            if change == Change::Data || change == Change::Zeros && since.is_some() {
-                parts.add(if by_object { whole(part, (offset, end)) } else { part })?;
+            if by_object {
+                objects.add((part.start, part.end), change, &mut parts)?;
+            } else if change == Change::Data || change == Change::Zeros && since.is_some() {
+                // Where nothing was asked to be compared with, zeros are nothing.
+                parts.add(part)?;
             }
         }
     }
+    objects.tell(&mut parts)?;
     parts.end()
 }
 
@@ -137,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_that_are_alike_are_one_and_objects_are_told_whole() {
+    fn neighbours_that_are_alike_are_one() {
         let part = |start, end, is_there| Part { start, end, is_there };
         let mut told = Vec::new();
         let mut tell = |part| {
@@ -150,11 +198,32 @@ mod tests {
         }
         parts.end().unwrap();
         assert_eq!(told, [part(0, 3, true), part(3, 4, false), part(6, 7, false)]);
-        let object = OBJECT_BYTES;
-        assert_eq!(
-            whole(part(object + 1, object + 2, true), (0, 9 * object)),
-            part(object, 2 * object, true)
-        );
-        assert_eq!(whole(part(5, 6, true), (3, object - 1)), part(3, object - 1, true));
+    }
+
+    #[test]
+    fn an_object_is_told_once_and_is_a_hole_only_where_all_of_it_is() {
+        use Change::{Data, Same, Zeros};
+        const HALF: u64 = OBJECT_BYTES / 2;
+        let told_of = |changes: &[(u64, Change)], tells_zeros| {
+            let (mut told, mut at) = (Vec::new(), 0);
+            let mut tell = |part: Part| {
+                told.push((part.start / HALF, part.end / HALF, part.is_there));
+                Ok(())
+            };
+            let mut parts = Parts { last: None, tell: &mut tell };
+            let mut objects = Objects { range: (0, 5 * HALF), tells_zeros, current: None };
+            for (halves, change) in changes {
+                objects.add((at * HALF, (at + halves) * HALF), *change, &mut parts).unwrap();
+                at += halves;
+            }
+            objects.tell(&mut parts).unwrap();
+            parts.end().unwrap();
+            told
+        };
+        assert_eq!(told_of(&[(1, Data), (1, Zeros), (3, Same)], true), [(0, 2, true)]);
+        assert_eq!(told_of(&[(1, Same), (1, Zeros), (3, Same)], true), [(0, 2, true)]);
+        assert_eq!(told_of(&[(2, Same), (3, Zeros)], true), [(2, 5, false)]);
+        assert_eq!(told_of(&[(2, Same), (3, Zeros)], false), []);
+        assert_eq!(told_of(&[(3, Data), (2, Zeros)], true), [(0, 4, true), (4, 5, false)]);
     }
 }

@@ -16,8 +16,16 @@ pub struct Spec {
     name: *mut c_char,
 }
 
-fn create(pool: &Pool, name: &str, bytes: u64) -> Answer<()> {
-    let change = VolumeChange::Create { name: pool.name_of(name)?, pool: pool.place()?.pool, bytes };
+/// A pool is ready for images as it is.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_pool_init(handle: *mut c_void, _by_force: bool) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { Pool::of(handle) }?.place().map(drop))
+}
+
+/// Makes one.
+pub(super) fn create(pool: &Pool, name: &str, bytes: u64) -> Answer<()> {
+    let change = VolumeChange::Create { name: pool.new_name(name)?, pool: pool.place()?.pool, bytes };
     pool.cluster().change(change).map(drop)
 }
 
@@ -85,7 +93,12 @@ pub unsafe extern "C" fn rbd_create3(
 }
 
 fn remove(pool: &Pool, name: &str, progress: Progress, told: *mut c_void) -> Answer<()> {
-    pool.cluster().change(VolumeChange::Remove { name: pool.name_of(name)? })?;
+    let (name, map) = (pool.name_of(name)?, pool.cluster().map_now()?);
+    // A volume's snapshots go with it; an image has none left when it is removed.
+    if map.find_volume(&name).is_ok_and(|(id, _)| map.snapshots_of(id).next().is_some()) {
+        return Err(Errno(libc::ENOTEMPTY));
+    }
+    pool.cluster().change(VolumeChange::Remove { name })?;
     // What it held is deleted later, by whom holds it.
     tell_done(progress, told);
     Ok(())
@@ -130,10 +143,12 @@ unsafe fn resize(
         // SAFETY: what the program hands over.
         let image = unsafe { image_of(image) }?;
         image.check_writable()?;
+        image.check_may_wait()?;
         let name = image.name()?;
         image.cluster.change(VolumeChange::Resize { name, bytes, allow_shrink })?;
         let volume = image.volume;
         image.cluster.wait_for(move |map| map.volumes.get(&volume).is_none_or(|info| info.bytes == bytes));
+        image.catch_up()?;
         tell_done(progress, told);
         Ok(())
     })

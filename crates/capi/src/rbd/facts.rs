@@ -1,7 +1,7 @@
 //! What is known of an image that is open.
 
 use super::image::image_of;
-use crate::entry::{answer, answer_done};
+use crate::entry::{answer, answer_done, answer_nothing};
 use crate::errno::{Answer, Errno};
 use crate::image::Image;
 use crate::text::{given, put, put_all, put_counted, tell};
@@ -68,6 +68,17 @@ pub unsafe extern "C" fn rbd_stat(image: *mut c_void, info: *mut Info, bytes: us
         // SAFETY: as above.
         unsafe { tell(info, told) }
     })
+}
+
+/// The version of the interface that this follows: that of Ceph 16.
+const VERSION: [c_int; 3] = [1, 16, 0];
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_version(major: *mut c_int, minor: *mut c_int, extra: *mut c_int) {
+    for (place, number) in [major, minor, extra].into_iter().zip(VERSION) {
+        // SAFETY: the program's, or null. Who asks for one alone gets that.
+        answer_nothing(|| unsafe { tell(place, number) });
+    }
 }
 
 /// Numbers that are asked of an image.

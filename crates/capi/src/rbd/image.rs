@@ -3,11 +3,15 @@
 use crate::completion::{Completion, share};
 use crate::entry::{answer_done, answer_int, without_signals};
 use crate::errno::{Answer, Errno};
-use crate::image::{Image, Opening};
+use crate::image::{Image, Opening, STACK_BYTES};
 use crate::rados::Pool;
-use crate::text::{given, given_if_any, tell};
+use crate::text::{check, given, given_if_any, tell};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
+
+/// How it is told that operations have ended, by the numbers of `rbd.h`.
+const OF_PIPE: c_int = 1;
+const OF_EVENTFD: c_int = 2;
 
 /// The image that a program knows by that.
 ///
@@ -39,7 +43,7 @@ unsafe fn opening(
     // SAFETY: as the caller promises.
     let (pool, text, snapshot) = unsafe { (Pool::of(pool)?, given(text)?, given_if_any(snapshot)?) };
     let volume = match by {
-        By::Name => pool.name_of(text)?,
+        By::Name => pool.name_of_known(text)?,
         By::Id => pool.name_of_id(text)?,
     };
     let snapshot = snapshot.filter(|name| !name.is_empty()).map(str::to_owned);
@@ -54,6 +58,7 @@ unsafe fn open(
     (by, is_read_only): (By, bool),
 ) -> c_int {
     answer_done(|| {
+        check(place)?;
         // SAFETY: what the program hands over.
         let (cluster, opening) = unsafe { opening(pool, text, snapshot, by, is_read_only) }?;
         let image = Image::open(cluster, opening)?;
@@ -65,7 +70,9 @@ unsafe fn open(
 /// Does it on a thread of its own; the completion ends with what came of it.
 fn apart(completion: Arc<Completion>, work: impl FnOnce() -> Answer<i64> + Send + 'static) -> Answer<()> {
     let run = move || completion.end_with(work());
-    let started = without_signals(|| std::thread::Builder::new().name("librbd-apart".to_owned()).spawn(run));
+    let started = without_signals(|| {
+        std::thread::Builder::new().name("librbd-apart".to_owned()).stack_size(STACK_BYTES).spawn(run)
+    });
     started.map(drop).map_err(|_| Errno(libc::EAGAIN))
 }
 
@@ -83,6 +90,7 @@ unsafe fn open_apart(
     (by, is_read_only): (By, bool),
 ) -> c_int {
     answer_done(|| {
+        check(place)?;
         // SAFETY: what the program hands over.
         let (cluster, opening) = unsafe { opening(pool, text, snapshot, by, is_read_only) }?;
         // SAFETY: as above.
@@ -132,28 +140,39 @@ openings! {
     rbd_open_by_id_read_only, rbd_aio_open_by_id_read_only: (By::Id, true);
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rbd_close(handle: *mut c_void) -> c_int {
-    answer_int(|| {
-        // SAFETY: what the program hands over.
-        let image = unsafe { image_of(handle) }?;
-        // A callback that closes it would wait for itself: it is as it was.
-        image.check_may_wait()?;
-        // SAFETY: it came from `open`, and the program has done with it.
-        unsafe { Box::from_raw(handle.cast::<Image>()) }.close().map(|()| 0)
-    })
+/// An image of the program's, for another thread.
+struct Handle(*mut c_void);
+// SAFETY: the program has done with it.
+unsafe impl Send for Handle {}
+
+/// Closes an image. One that cannot be closed is as it was.
+unsafe fn close(Handle(image): Handle) -> Answer<i64> {
+    // SAFETY: as the caller promises. Callbacks may still want something of it until it has stopped.
+    unsafe { image_of(image) }?.stop()?;
+    // SAFETY: it came from `open`, and nobody uses it any more.
+    drop(unsafe { Box::from_raw(image.cast::<Image>()) });
+    Ok(0)
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rbd_aio_close(handle: *mut c_void, completion: *mut c_void) -> c_int {
+pub unsafe extern "C" fn rbd_close(image: *mut c_void) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_int(|| unsafe { close(Handle(image)) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_aio_close(image: *mut c_void, completion: *mut c_void) -> c_int {
     answer_done(|| {
         // SAFETY: what the program hands over.
-        unsafe { image_of(handle) }?;
+        unsafe { image_of(image) }?;
         // SAFETY: as above.
         let completion = unsafe { share(completion) }?;
-        // SAFETY: it came from `open`, and the program has done with it.
-        let image = unsafe { Box::from_raw(handle.cast::<Image>()) };
-        apart(completion, move || image.close().map(|()| 0))
+        let image = Handle(image);
+        apart(completion, move || {
+            let image = { image };
+            // SAFETY: as above.
+            unsafe { close(image) }
+        })
     })
 }
 
@@ -161,11 +180,16 @@ pub unsafe extern "C" fn rbd_aio_close(handle: *mut c_void, completion: *mut c_v
 pub unsafe extern "C" fn rbd_set_image_notification(
     handle: *mut c_void,
     descriptor: c_int,
-    _kind: c_int,
+    kind: c_int,
 ) -> c_int {
     answer_done(|| {
+        let is_a_pipe = match kind {
+            OF_PIPE => true,
+            OF_EVENTFD => false,
+            _ => return Err(Errno(libc::EINVAL)),
+        };
         // SAFETY: what the program hands over.
-        unsafe { image_of(handle) }?.notify(descriptor);
+        unsafe { image_of(handle) }?.notify(descriptor, is_a_pipe);
         Ok(())
     })
 }
@@ -177,7 +201,7 @@ pub unsafe extern "C" fn rbd_poll_io_events(
     count: c_int,
 ) -> c_int {
     answer_int(|| {
-        let count = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
+        let count = usize::try_from(count).ok().filter(|count| *count > 0).ok_or(Errno(libc::EINVAL))?;
         if places.is_null() {
             return Err(Errno(libc::EINVAL));
         }

@@ -87,8 +87,8 @@ fn parent_of(image: &Image) -> Answer<(Named, u64, String)> {
     Ok((Named::of(&map, layer.volume(), info)?, id_of(layer), snapshot.name.clone()))
 }
 
-/// The clones of an image, or of the snapshot as which it is open.
-fn children_of(image: &Image) -> Answer<Vec<Named>> {
+/// The clones of an image, or of the snapshot as which it is open; `all`: and those that were cloned from these, and so on.
+fn clones_of(image: &Image, all: bool) -> Answer<Vec<Named>> {
     let map = image.cluster.map_now()?;
     let snapshot = image.snapshot_name();
     let layer = match &snapshot {
@@ -99,8 +99,15 @@ fn children_of(image: &Image) -> Answer<Vec<Named>> {
         Some(layer) => parent == layer,
         None => parent.volume() == image.volume,
     };
-    let own = map.volumes.iter().filter(|(_, info)| !info.removed && info.parent.is_some_and(is_parent));
-    own.map(|(id, info)| Named::of(&map, *id, info)).collect()
+    let there = || map.volumes.iter().filter(|(_, info)| !info.removed);
+    let mut found: Vec<_> = there().filter(|(_, info)| info.parent.is_some_and(is_parent)).collect();
+    let mut looked_at = 0;
+    while all && looked_at < found.len() {
+        let parent = *found[looked_at].0;
+        found.extend(there().filter(|(_, info)| info.parent.is_some_and(|its| its.volume() == parent)));
+        looked_at += 1;
+    }
+    found.into_iter().map(|(id, info)| Named::of(&map, *id, info)).collect()
 }
 
 #[unsafe(no_mangle)]
@@ -188,7 +195,8 @@ pub unsafe extern "C" fn rbd_list_children(
 ) -> isize {
     answer(|| {
         // SAFETY: what the program hands over.
-        let all = children_of(unsafe { image_of(image) }?)?;
+        let mut all = clones_of(unsafe { image_of(image) }?, false)?;
+        all.retain(|child| !child.is_in_trash);
         // SAFETY: as above. Each is told how large it has to be.
         let (pools, names) = unsafe {
             (
@@ -209,13 +217,35 @@ pub unsafe extern "C" fn rbd_list_children2(
     answer_int(|| {
         // SAFETY: what the program hands over.
         let (image, room) = unsafe { (image_of(image)?, room.as_mut().ok_or(Errno(libc::EINVAL))?) };
-        let all = children_of(image)?;
-        // Nothing ends the list: that is for whoever asks.
-        let had = std::mem::replace(room, all.len() as c_int + 1);
-        // SAFETY: as above.
-        unsafe { put_list(&all, Named::child, places, usize::try_from(had).unwrap_or(0)) }?;
+        let all = clones_of(image, false)?;
+        let needed = all.len() as c_int + 1;
+        let had = std::mem::replace(room, needed);
+        if had < needed {
+            return Err(Errno(libc::ERANGE));
+        }
+        let nowhere = std::ptr::null_mut();
+        let last = Child { pool_name: nowhere, image_name: nowhere, image_id: nowhere, trash: false };
+        // SAFETY: as above. One without names ends the list.
+        unsafe {
+            put_list(&all, Named::child, places, all.len())?;
+            tell(places.add(all.len()), last)?;
+        }
         Ok(all.len() as i64)
     })
+}
+
+unsafe fn list_clones(
+    image: *mut c_void,
+    places: *mut LinkedImage,
+    room: *mut usize,
+    all: bool,
+) -> Answer<()> {
+    // SAFETY: as the caller promises.
+    let (image, room) = unsafe { (image_of(image)?, room.as_mut().ok_or(Errno(libc::EINVAL))?) };
+    let all = clones_of(image, all)?;
+    let had = std::mem::replace(room, all.len());
+    // SAFETY: as above.
+    unsafe { put_list(&all, Named::linked, places, had) }
 }
 
 #[unsafe(no_mangle)]
@@ -224,14 +254,18 @@ pub unsafe extern "C" fn rbd_list_children3(
     places: *mut LinkedImage,
     room: *mut usize,
 ) -> c_int {
-    answer_done(|| {
-        // SAFETY: what the program hands over.
-        let (image, room) = unsafe { (image_of(image)?, room.as_mut().ok_or(Errno(libc::EINVAL))?) };
-        let all = children_of(image)?;
-        let had = std::mem::replace(room, all.len());
-        // SAFETY: as above.
-        unsafe { put_list(&all, Named::linked, places, had) }
-    })
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { list_clones(image, places, room, false) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_list_descendants(
+    image: *mut c_void,
+    places: *mut LinkedImage,
+    room: *mut usize,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { list_clones(image, places, room, true) })
 }
 
 unsafe fn clean_up(linked: *mut LinkedImage) -> Answer<()> {

@@ -9,6 +9,8 @@ use cluster::{Lock, LockRecord, Locks, Unlock};
 use std::ffi::{c_char, c_int, c_void};
 use std::time::SystemTime;
 
+/// What tags begin with as they are kept: none is empty there.
+const TAG: char = '=';
 /// The one lock that images have.
 const NAME: &str = "rbd_lock";
 
@@ -23,7 +25,7 @@ fn lock(image: &Image, cookie: &str, tag: Option<&str>) -> Answer<()> {
         name: NAME.to_owned(),
         locker: locker_of(image),
         cookie: cookie.to_owned(),
-        tag: tag.map(str::to_owned),
+        tag: tag.map(|tag| format!("{TAG}{tag}")),
         description: image.cluster.description().to_owned(),
         since_unix_seconds,
         ..LockRecord::default()
@@ -39,7 +41,7 @@ fn unlock(image: &Image, locker: String, cookie: &str) -> Answer<()> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rbd_lock_exclusive(image: *mut c_void, cookie: *const c_char) -> c_int {
     // SAFETY: what the program hands over.
-    answer_done(|| unsafe { lock(image_of(image)?, given(cookie)?, None) })
+    answer_done(|| unsafe { lock(image_of(image)?, given_if_any(cookie)?.unwrap_or_default(), None) })
 }
 
 #[unsafe(no_mangle)]
@@ -50,7 +52,11 @@ pub unsafe extern "C" fn rbd_lock_shared(
 ) -> c_int {
     // SAFETY: what the program hands over.
     answer_done(|| unsafe {
-        lock(image_of(image)?, given(cookie)?, Some(given_if_any(tag)?.unwrap_or_default()))
+        lock(
+            image_of(image)?,
+            given_if_any(cookie)?.unwrap_or_default(),
+            Some(given_if_any(tag)?.unwrap_or_default()),
+        )
     })
 }
 
@@ -59,7 +65,7 @@ pub unsafe extern "C" fn rbd_unlock(image: *mut c_void, cookie: *const c_char) -
     // SAFETY: what the program hands over.
     answer_done(|| unsafe {
         let image = image_of(image)?;
-        unlock(image, locker_of(image), given(cookie)?)
+        unlock(image, locker_of(image), given_if_any(cookie)?.unwrap_or_default())
     })
 }
 
@@ -70,7 +76,9 @@ pub unsafe extern "C" fn rbd_break_lock(
     cookie: *const c_char,
 ) -> c_int {
     // SAFETY: what the program hands over.
-    answer_done(|| unsafe { unlock(image_of(image)?, given(locker)?.to_owned(), given(cookie)?) })
+    answer_done(|| unsafe {
+        unlock(image_of(image)?, given(locker)?.to_owned(), given_if_any(cookie)?.unwrap_or_default())
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -91,7 +99,8 @@ pub unsafe extern "C" fn rbd_list_lockers(
         let image = unsafe { image_of(image) }?;
         let mut all = image.cluster.ask(Locks { volume: image.name()? })?;
         all.retain(|lock| lock.name == NAME);
-        let shared = all.first().and_then(|lock| lock.tag.as_deref());
+        let shared =
+            all.first().and_then(|lock| lock.tag.as_deref()).map(|tag| tag.strip_prefix(TAG).unwrap_or(tag));
         let texts = |of: fn(&LockRecord) -> &str| all.iter().map(of);
         // SAFETY: as above. Each is told how large it has to be, also where another is too small.
         let put = unsafe {

@@ -16,13 +16,7 @@ missing! { () = ();
     rbd_mirror_image_status_list_cleanup
     rbd_mirror_peer_list_cleanup
     rbd_mirror_peer_site_list_cleanup
-    rbd_pool_stats_create
-    rbd_pool_stats_destroy
     rbd_quiesce_complete
-    rbd_trash_get_cleanup
-    rbd_trash_list_cleanup
-    rbd_version
-    rbd_watchers_list_cleanup
 }
 
 missing! { c_int = -libc::EOPNOTSUPP;
@@ -35,14 +29,6 @@ missing! { c_int = -libc::EOPNOTSUPP;
     rbd_aio_mirror_image_promote
     rbd_config_image_list
     rbd_config_pool_list
-    rbd_copy
-    rbd_copy2
-    rbd_copy3
-    rbd_copy4
-    rbd_copy_with_progress
-    rbd_copy_with_progress2
-    rbd_copy_with_progress3
-    rbd_copy_with_progress4
     rbd_deep_copy
     rbd_deep_copy_with_progress
     rbd_encryption_format
@@ -71,7 +57,6 @@ missing! { c_int = -libc::EOPNOTSUPP;
     rbd_group_snap_rollback
     rbd_group_snap_rollback_with_progress
     rbd_is_exclusive_lock_owner
-    rbd_list_descendants
     rbd_lock_acquire
     rbd_lock_break
     rbd_lock_get_owners
@@ -125,13 +110,10 @@ missing! { c_int = -libc::EOPNOTSUPP;
     rbd_mirror_site_name_get
     rbd_mirror_site_name_set
     rbd_mirror_uuid_get
-    rbd_pool_init
     rbd_pool_metadata_get
     rbd_pool_metadata_list
     rbd_pool_metadata_remove
     rbd_pool_metadata_set
-    rbd_pool_stats_get
-    rbd_pool_stats_option_add_uint64
     rbd_quiesce_unwatch
     rbd_quiesce_watch
     rbd_read_iterate2
@@ -141,22 +123,12 @@ missing! { c_int = -libc::EOPNOTSUPP;
     rbd_snap_get_trash_namespace
     rbd_snap_group_namespace_cleanup
     rbd_snap_mirror_namespace_cleanup
-    rbd_snap_set_by_id
     rbd_snap_set_limit
     rbd_sparsify
     rbd_sparsify_with_progress
-    rbd_trash_get
-    rbd_trash_list
-    rbd_trash_move
-    rbd_trash_purge
-    rbd_trash_purge_with_progress
-    rbd_trash_remove
-    rbd_trash_remove_with_progress
-    rbd_trash_restore
     rbd_update_features
     rbd_update_unwatch
     rbd_update_watch
-    rbd_watchers_list
 }
 
 missing! { i64 = -(libc::EOPNOTSUPP as i64);

@@ -2,6 +2,7 @@
 
 mod clones;
 mod completions;
+mod copies;
 mod data;
 mod diff;
 mod directory;
@@ -14,3 +15,6 @@ mod missing;
 mod namespaces;
 mod options;
 mod snapshots;
+mod statistics;
+mod trash;
+mod watchers;

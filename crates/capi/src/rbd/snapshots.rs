@@ -49,13 +49,16 @@ impl Image {
 
     /// Has snapshots of it changed, as may be done with an image that may be changed.
     fn change_snapshots(&self, change: impl FnOnce(String) -> VolumeChange) -> Answer<()> {
+        // A client stands still for a snapshot, and what is changed is waited for.
+        self.check_may_wait()?;
         self.cluster.change(change(self.to_change()?)).map(drop)
     }
 
     /// Waits until it is shown, or not any more.
-    fn wait_for_snapshot(&self, name: &str, is_there: bool) {
+    fn wait_for_snapshot(&self, name: &str, is_there: bool) -> Answer<()> {
         let (volume, name) = (self.volume, name.to_owned());
         self.cluster.wait_for(move |map| map.snapshot_named(volume, &name).is_some() == is_there);
+        self.catch_up()
     }
 
     fn create_snapshot(&self, name: &str) -> Answer<()> {
@@ -65,8 +68,7 @@ impl Image {
             wanted: vec![WantedSnapshot { volume, name: name.to_owned() }],
             at_unix_seconds,
         })?;
-        self.wait_for_snapshot(name, true);
-        Ok(())
+        self.wait_for_snapshot(name, true)
     }
 
     fn protect_snapshot(&self, name: &str, protected: bool) -> Answer<()> {
@@ -94,7 +96,7 @@ impl Image {
         self.apart(back, |opening| opening)?;
         let (volume, bytes) = (self.volume, info.bytes);
         self.cluster.wait_for(move |map| map.volumes.get(&volume).is_none_or(|info| info.bytes == bytes));
-        Ok(())
+        self.catch_up()
     }
 
     /// Reads that snapshot from now on, or the volume.
@@ -112,8 +114,7 @@ impl Image {
         }
         let names = BTreeSet::from([name.to_owned()]);
         self.change_snapshots(|volume| VolumeChange::RemoveSnapshots { volume, names })?;
-        self.wait_for_snapshot(name, false);
-        Ok(())
+        self.wait_for_snapshot(name, false)
     }
 }
 
@@ -142,6 +143,16 @@ pub unsafe extern "C" fn rbd_snap_rollback_with_progress(
 pub unsafe extern "C" fn rbd_snap_set(image: *mut c_void, name: *const c_char) -> c_int {
     // SAFETY: what the program hands over.
     answer_done(|| unsafe { image_of(image)?.read_snapshot(given_if_any(name)?) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_set_by_id(image: *mut c_void, id: u64) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe {
+        let image = image_of(image)?;
+        let name = image.snapshot_that(|its, _| its == id)?.1.name;
+        image.read_snapshot(Some(&name))
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -211,8 +222,7 @@ pub unsafe extern "C" fn rbd_snap_rename(
             name: name.to_owned(),
             new: new.to_owned(),
         })?;
-        image.wait_for_snapshot(new, true);
-        Ok(())
+        image.wait_for_snapshot(new, true)
     })
 }
 

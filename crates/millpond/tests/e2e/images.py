@@ -126,6 +126,9 @@ with rbd.Image(pool, "one") as image:
     image.break_lock(image.list_lockers()["lockers"][0][0], "two")
     assert image.list_lockers() in ([], {})
 
+    # Who has it open.
+    assert len(list(image.watchers_list())) == 1
+
     # Metadata.
     image.metadata_set("key", "value")
     assert image.metadata_get("key") == "value"
@@ -133,6 +136,7 @@ with rbd.Image(pool, "one") as image:
     image.metadata_remove("key")
     refused(KeyError, image.metadata_get, "key")
 
+refused(rbd.ImageHasSnapshots, images.remove, pool, "one")
 with rbd.Image(pool, "one", snapshot="before") as snapshot:
     assert snapshot.read(12345, 5) == b"later"
     refused(rbd.ReadOnlyImage, snapshot.write, b"x", 0)
@@ -162,6 +166,30 @@ with rbd.Image(pool, "one") as image:
     image.unprotect_snap("before")
     image.remove_snap("before")
     assert list(image.list_snaps()) == []
+
+# Copies.
+with rbd.Image(pool, "one") as image:
+    image.copy(pool, "copy")
+    refused(rbd.ImageExists, image.copy, pool, "copy")
+    with rbd.Image(pool, "copy") as copy:
+        assert copy.size() == 12 * MIB and copy.read(0, 12 * MIB) == image.read(0, 12 * MIB)
+assert images.list(pool) == ["copy", "one"]
+
+# The trash.
+images.trash_move(pool, "copy")
+assert images.list(pool) == ["one"]
+lying = list(images.trash_list(pool))
+assert [one["name"] for one in lying] == ["copy"], lying
+assert images.trash_get(pool, lying[0]["id"])["name"] == "copy"
+images.trash_restore(pool, lying[0]["id"], "back")
+assert images.list(pool) == ["back", "one"]
+images.trash_move(pool, "back")
+images.trash_remove(pool, lying[0]["id"])
+assert list(images.trash_list(pool)) == []
+
+# How many there are.
+statistics = images.pool_stats_get(pool)
+assert (statistics["image_count"], statistics["image_provisioned_bytes"]) == (1, 12 * MIB), statistics
 
 # Namespaces.
 images.namespace_create(pool, "apart")

@@ -105,7 +105,9 @@ fn python_s_libraries_find_all_that_they_know() {
     let pond = Pond::start("1GiB");
     becomes_whole(&pond);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/images.py");
-    let mut python = command("/usr/bin/python3", &library(&pond), &pond);
+    // As many descriptors as a login of Debian's has.
+    let mut python = command("/bin/sh", &library(&pond), &pond);
+    python.args(["-c", "ulimit -n 1024 && exec /usr/bin/python3 \"$0\""]);
     let output = python.arg(script).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");

@@ -1,0 +1,172 @@
+//! Images that hold what another holds now, and depend on nothing.
+
+use super::directory::create;
+use super::image::image_of;
+use super::options::Options;
+use crate::entry::{Progress, answer_done};
+use crate::errno::{Answer, Errno};
+use crate::image::{Image, Opening};
+use crate::memory::Memory;
+use crate::rados::Pool;
+use crate::text::given;
+use client::Change;
+use std::ffi::{c_char, c_int, c_void};
+
+/// So much is asked for at once, in bytes.
+const STEP_BYTES: u64 = 1 << 30;
+/// So much is copied at once, in bytes.
+const COPIED_BYTES: u64 = 4 << 20;
+
+/// Copies all that is there, from the image to one that holds nothing there.
+fn copy(from: &Image, to: &Image, progress: Progress, told: *mut c_void) -> Answer<()> {
+    let total = from.bytes()?;
+    if to.bytes()? < total {
+        return Err(Errno(libc::EINVAL));
+    }
+    let mut bytes = vec![0u8; COPIED_BYTES as usize];
+    let mut at = 0;
+    while at < total {
+        for (length, change) in from.changed(at, STEP_BYTES.min(total - at), None)? {
+            let end = at + length;
+            while at < end {
+                let count = COPIED_BYTES.min(end - at);
+                if change == Change::Data {
+                    copy_part(from, to, at, &mut bytes[..count as usize])?;
+                }
+                at += count;
+                // Whoever is told may want no more of it.
+                let wish = progress.map_or(0, |progress| progress(at, total, told));
+                if wish < 0 {
+                    return Err(Errno(-wish));
+                }
+            }
+        }
+    }
+    to.wait_for(|completion| to.flush(completion)).map(drop)
+}
+
+fn copy_part(from: &Image, to: &Image, at: u64, bytes: &mut [u8]) -> Answer<()> {
+    let length = bytes.len() as u64;
+    let place = bytes.as_mut_ptr().cast();
+    // SAFETY: the bytes are there until both have ended, and nobody else has them.
+    let memory = || unsafe { Memory::at(place, length as usize) };
+    let read = from.wait_for(|completion| from.read(at, memory()?, completion))?;
+    if read.cast_unsigned() < length {
+        // It was made smaller meanwhile.
+        return Err(Errno(libc::EINVAL));
+    }
+    to.wait_for(|completion| to.write((at, length), memory()?, 0, completion)).map(drop)
+}
+
+/// Makes the image that is copied to, and copies. If that fails there is none.
+unsafe fn copy_to_new(
+    image: *mut c_void,
+    pool: *mut c_void,
+    name: *const c_char,
+    options: *mut c_void,
+    (progress, told): (Progress, *mut c_void),
+) -> Answer<()> {
+    // SAFETY: as the caller promises.
+    let (from, pool, name) = unsafe { (image_of(image)?, Pool::of(pool)?, given(name)?) };
+    if !options.is_null() {
+        // SAFETY: as above.
+        unsafe { Options::of(options) }?.check()?;
+    }
+    from.check_may_wait()?;
+    create(pool, name, from.bytes()?)?;
+    let volume = pool.name_of(name)?;
+    let opening = Opening { volume: volume.clone(), snapshot: None, is_read_only: false };
+    let copied = Image::open(pool.cluster().clone(), opening).and_then(|to| copy(from, &to, progress, told));
+    if copied.is_err() {
+        // It would be taken for a copy.
+        let _ = pool.cluster().change(cluster::VolumeChange::Remove { name: volume });
+    }
+    copied
+}
+
+const SILENTLY: (Progress, *mut c_void) = (None, std::ptr::null_mut());
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_copy(image: *mut c_void, pool: *mut c_void, name: *const c_char) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { copy_to_new(image, pool, name, std::ptr::null_mut(), SILENTLY) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_copy2(image: *mut c_void, to: *mut c_void) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { copy(image_of(image)?, image_of(to)?, None, std::ptr::null_mut()) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_copy_with_progress2(
+    image: *mut c_void,
+    to: *mut c_void,
+    progress: Progress,
+    told: *mut c_void,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { copy(image_of(image)?, image_of(to)?, progress, told) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_copy_with_progress(
+    image: *mut c_void,
+    pool: *mut c_void,
+    name: *const c_char,
+    progress: Progress,
+    told: *mut c_void,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { copy_to_new(image, pool, name, std::ptr::null_mut(), (progress, told)) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_copy3(
+    image: *mut c_void,
+    pool: *mut c_void,
+    name: *const c_char,
+    options: *mut c_void,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { copy_to_new(image, pool, name, options, SILENTLY) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_copy4(
+    image: *mut c_void,
+    pool: *mut c_void,
+    name: *const c_char,
+    options: *mut c_void,
+    _sparse_bytes: usize,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { copy_to_new(image, pool, name, options, SILENTLY) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_copy_with_progress3(
+    image: *mut c_void,
+    pool: *mut c_void,
+    name: *const c_char,
+    options: *mut c_void,
+    progress: Progress,
+    told: *mut c_void,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { copy_to_new(image, pool, name, options, (progress, told)) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_copy_with_progress4(
+    image: *mut c_void,
+    pool: *mut c_void,
+    name: *const c_char,
+    options: *mut c_void,
+    progress: Progress,
+    told: *mut c_void,
+    _sparse_bytes: usize,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { copy_to_new(image, pool, name, options, (progress, told)) })
+}
