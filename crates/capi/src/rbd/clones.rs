@@ -25,6 +25,13 @@ unsafe fn clone(
         return Err(Errno(libc::EXDEV));
     }
     let (volume, snapshot) = (parent.name_of(name)?, snapshot.to_owned());
+    let map = pool.cluster().map_now()?;
+    let (id, _) = map.find_volume(&volume).map_err(|_| Errno(libc::ENOENT))?;
+    let layer = map.snapshot_named(id, &snapshot).ok_or(Errno(libc::ENOENT))?;
+    // Volumes would do without; programs expect of images that they do not.
+    if map.snapshot(layer).is_some_and(|info| !info.protected) {
+        return Err(Errno(libc::EINVAL));
+    }
     pool.cluster().change(VolumeChange::Clone { volume, snapshot, name: pool.new_name(new)? }).map(drop)
 }
 

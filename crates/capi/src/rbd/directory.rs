@@ -8,6 +8,12 @@ use crate::rados::Pool;
 use crate::text::{disowned, given, owned, put_all, tell};
 use cluster::VolumeChange;
 use std::ffi::{c_char, c_int, c_void};
+use std::time::{Duration, Instant};
+
+/// How long it may take until what an image held beyond an earlier end is deleted.
+const DELETED_LIMIT: Duration = Duration::from_secs(30);
+/// The pause before that is asked again.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// `rbd_image_spec_t`.
 #[repr(C)]
@@ -145,7 +151,16 @@ unsafe fn resize(
         image.check_writable()?;
         image.check_may_wait()?;
         let name = image.name()?;
-        image.cluster.change(VolumeChange::Resize { name, bytes, allow_shrink })?;
+        // What lay beyond an earlier end is deleted first, which takes a moment.
+        let until = Instant::now() + DELETED_LIMIT;
+        loop {
+            let change = VolumeChange::Resize { name: name.clone(), bytes, allow_shrink };
+            match image.cluster.change(change) {
+                Err(Errno(libc::EBUSY)) if Instant::now() < until => std::thread::sleep(PAUSE),
+                Err(error) => return Err(error),
+                Ok(_) => break,
+            }
+        }
         let volume = image.volume;
         image.cluster.wait_for(move |map| map.volumes.get(&volume).is_none_or(|info| info.bytes == bytes));
         image.catch_up()?;

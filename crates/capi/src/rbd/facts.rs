@@ -13,13 +13,13 @@ const IMAGE_NAME_BYTES: usize = 96;
 /// The logarithm of an object's bytes.
 pub(super) const ORDER: c_int = OBJECT_BYTES.trailing_zeros() as c_int;
 
-/// Features of images, by Ceph's names and bits. What they stand for volumes have, each and always; those of the others never.
+/// Features of images, by Ceph's names, in their order, and bits. What they stand for volumes have, each and always; those of the others never.
 const FEATURES: [(&str, u64); 5] = [
-    ("layering", 1 << 0),
-    ("exclusive-lock", 1 << 2),
-    ("object-map", 1 << 3),
-    ("fast-diff", 1 << 4),
     ("deep-flatten", 1 << 5),
+    ("exclusive-lock", 1 << 2),
+    ("fast-diff", 1 << 4),
+    ("layering", 1 << 0),
+    ("object-map", 1 << 3),
 ];
 
 fn all_features() -> u64 {

@@ -18,6 +18,9 @@ const UNPROTECT: u32 = 1;
 /// Those of snapshots that are the image's own: not a group's, nor what the trash keeps.
 pub(super) const OF_USER: c_int = 0;
 
+/// What stands for the image itself where a snapshot's number is asked for.
+const NO_SNAPSHOT: u64 = -2i64 as u64;
+
 /// `rbd_snap_info_t`.
 #[repr(C)]
 pub struct Snapshot {
@@ -72,6 +75,7 @@ impl Image {
     }
 
     fn protect_snapshot(&self, name: &str, protected: bool) -> Answer<()> {
+        self.to_change()?;
         let (_, info) = self.snapshot_named(name)?;
         match (info.protected, protected) {
             (true, true) => Err(Errno(libc::EBUSY)),
@@ -150,6 +154,9 @@ pub unsafe extern "C" fn rbd_snap_set_by_id(image: *mut c_void, id: u64) -> c_in
     // SAFETY: what the program hands over.
     answer_done(|| unsafe {
         let image = image_of(image)?;
+        if id == NO_SNAPSHOT {
+            return image.read_snapshot(None);
+        }
         let name = image.snapshot_that(|its, _| its == id)?.1.name;
         image.read_snapshot(Some(&name))
     })
