@@ -30,6 +30,20 @@ use std::time::Duration;
 use volume::{OpenAs, SessionOptions, VolumeLoop};
 use worker::Worker;
 
+/// What programs know a volume by, whatever it is called.
+#[must_use]
+pub fn id_text(id: VolumeId) -> String {
+    format!("{:x}", id.0)
+}
+
+/// The volume that is known by that.
+///
+/// # Errors
+/// `ENOENT`: none is.
+pub fn id_of_text(text: &str) -> Answer<VolumeId> {
+    u64::from_str_radix(text, 16).map(VolumeId).map_err(|_| Errno(libc::ENOENT))
+}
+
 /// What people see an open image as, beside who has it.
 const PURPOSE: &str = "librbd";
 /// No place is told that something ended.
@@ -504,7 +518,8 @@ impl Image {
         self.leave(Work::Read(memory), (offset, length), length as i64, completion)
     }
 
-    /// Writes what is in memory, again and again where the range is longer; the completion ends with `result`.
+    /// Writes what is in memory, again and again where the range is longer; the completion ends with what `result` makes of how
+    /// many bytes of it lie within the image.
     ///
     /// # Errors
     /// The range lies beyond the end, or the image is read-only or closed.
@@ -512,22 +527,27 @@ impl Image {
         &self,
         (offset, length): (u64, u64),
         memory: Memory,
-        result: i64,
+        result: impl FnOnce(u64) -> i64,
         completion: Arc<Completion>,
     ) -> Answer<()> {
-        self.check_writable()?;
         let length = self.within(offset, length)?;
-        self.leave(Work::Write(memory), (offset, length), result, completion)
+        self.check_writable()?;
+        self.leave(Work::Write(memory), (offset, length), result(length), completion)
     }
 
-    /// Makes zeros of a range; the completion ends with `result`.
+    /// Makes zeros of a range; the completion ends as in [`Self::write`].
     ///
     /// # Errors
     /// As [`Self::write`].
-    pub fn zero(&self, offset: u64, length: u64, result: i64, completion: Arc<Completion>) -> Answer<()> {
-        self.check_writable()?;
+    pub fn zero(
+        &self,
+        (offset, length): (u64, u64),
+        result: impl FnOnce(u64) -> i64,
+        completion: Arc<Completion>,
+    ) -> Answer<()> {
         let length = self.within(offset, length)?;
-        self.leave(Work::Zero, (offset, length), result, completion)
+        self.check_writable()?;
+        self.leave(Work::Zero, (offset, length), result(length), completion)
     }
 
     /// What of a range may have changed since a snapshot, by bytes in order; without one, what is there.

@@ -4,9 +4,10 @@ use super::cluster::Handle;
 use crate::cluster::Connected;
 use crate::entry::{answer, answer_done, answer_int, answer_nothing};
 use crate::errno::{Answer, Errno};
+use crate::image::id_of_text;
 use crate::text::{given, given_if_any, put, tell};
+use base::PoolId;
 use base::names::PlaceName;
-use base::{PoolId, VolumeId};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -88,7 +89,7 @@ impl Pool {
     /// # Errors
     /// `ENOENT`: there is none.
     pub fn name_of_id(&self, id: &str) -> Answer<String> {
-        let id = u64::from_str_radix(id, 16).map(VolumeId).map_err(|_| Errno(libc::ENOENT))?;
+        let id = id_of_text(id)?;
         let (map, namespace) = (self.cluster.map_now()?, self.namespace());
         let info = map.volumes.get(&id).filter(|info| info.is_listed());
         let info = info.filter(|info| info.pool == self.id && info.namespace == namespace);
@@ -96,7 +97,11 @@ impl Pool {
     }
 }
 
-fn open(cluster: Arc<Connected>, id: PoolId, place: *mut *mut c_void) -> Answer<()> {
+/// Opens one that is there.
+fn open(cluster: Arc<Connected>, id: Option<PoolId>, place: *mut *mut c_void) -> Answer<()> {
+    let id = id.ok_or(Errno(libc::ENOENT))?;
+    // Names of volumes are put together by what the followed map shows.
+    cluster.wait_for(move |map| map.pools.contains_key(&id));
     let pool = Box::into_raw(Box::new(Pool { cluster, id, namespace: Mutex::default() }));
     // SAFETY: the program's, or null.
     unsafe { tell(place, pool.cast()) }
@@ -113,9 +118,6 @@ pub unsafe extern "C" fn rados_ioctx_create(
         let (cluster, name) = unsafe { (Handle::of(handle)?.connected()?, given(name)?) };
         let map = cluster.map_now()?;
         let id = map.pools.iter().find(|(_, pool)| pool.name == name).map(|(id, _)| *id);
-        let id = id.ok_or(Errno(libc::ENOENT))?;
-        // Names of volumes are put together by what the followed map shows.
-        cluster.wait_for(move |map| map.pools.contains_key(&id));
         open(cluster, id, place)
     })
 }
@@ -126,8 +128,7 @@ pub unsafe extern "C" fn rados_ioctx_create2(handle: *mut c_void, id: i64, place
         // SAFETY: what the program hands over.
         let cluster = unsafe { Handle::of(handle) }?.connected()?;
         let map = cluster.map_now()?;
-        let id = map.pools.keys().find(|pool| i64::from(pool.0) == id).copied().ok_or(Errno(libc::ENOENT))?;
-        cluster.wait_for(move |map| map.pools.contains_key(&id));
+        let id = map.pools.keys().find(|pool| i64::from(pool.0) == id).copied();
         open(cluster, id, place)
     })
 }

@@ -7,8 +7,8 @@ use crate::errno::{Answer, Errno};
 use crate::image::Image;
 use crate::rados::Pool;
 use crate::text::{given, tell};
+use base::LayerId;
 use base::map::ClusterMap;
-use base::{LayerId, VolumeId};
 use cluster::VolumeChange;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
@@ -58,14 +58,11 @@ pub unsafe extern "C" fn rbd_clone(
     snapshot: *const c_char,
     pool: *mut c_void,
     new: *const c_char,
-    _features: u64,
+    features: u64,
     order: *mut c_int,
 ) -> c_int {
     // SAFETY: what the program hands over.
-    answer_done(|| unsafe {
-        settle_order(order)?;
-        clone((parent, name, snapshot), (pool, new))
-    })
+    unsafe { rbd_clone2(parent, name, snapshot, pool, new, features, order, 0, 0) }
 }
 
 #[unsafe(no_mangle)]
@@ -89,7 +86,7 @@ pub unsafe extern "C" fn rbd_clone2(
 
 impl Image {
     /// The snapshot that it was cloned from, if it was.
-    fn parent(&self) -> Answer<LayerId> {
+    pub(super) fn parent(&self) -> Answer<LayerId> {
         self.info()?.parent.ok_or(Errno(libc::ENOENT))
     }
 
@@ -99,12 +96,12 @@ impl Image {
         self.parent().map_err(|_| Errno(libc::EINVAL))?;
         self.cluster.change(VolumeChange::Flatten { name: self.name()?, is_wanted: true })?;
         let volume = self.volume;
-        let is_flat = move |id: VolumeId, map: &ClusterMap| {
-            map.volumes.get(&id).is_none_or(|info| info.parent.is_none())
-        };
-        while !self.cluster.wait_for(move |map| is_flat(volume, map)) {
+        let is_flat =
+            move |map: &ClusterMap| map.volumes.get(&volume).is_none_or(|info| info.parent.is_none());
+        while !self.cluster.wait_for(is_flat) {
             // It is under way for as long as it takes, unless somebody gave it up.
-            if self.info()?.flatten.is_none() && self.info()?.parent.is_some() {
+            let info = self.info()?;
+            if info.flatten.is_none() && info.parent.is_some() {
                 return Err(Errno(libc::ECANCELED));
             }
         }

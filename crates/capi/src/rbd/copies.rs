@@ -55,7 +55,7 @@ fn copy_part(from: &Image, to: &Image, at: u64, bytes: &mut [u8]) -> Answer<()> 
         // It was made smaller meanwhile.
         return Err(Errno(libc::EINVAL));
     }
-    to.wait_for(|completion| to.write((at, length), memory()?, 0, completion)).map(drop)
+    to.wait_for(|completion| to.write((at, length), memory()?, |_| 0, completion)).map(drop)
 }
 
 /// Makes the image that is copied to, and copies. If that fails there is none.

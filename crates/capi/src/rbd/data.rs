@@ -45,6 +45,11 @@ fn read(image: &Image, offset: u64, memory: Memory, completion: Arc<Completion>)
     image.read(offset, memory, completion)
 }
 
+/// What an operation ends with that was so long: where somebody waits, with that.
+fn counted(is_counted: bool) -> impl FnOnce(u64) -> i64 {
+    move |length| if is_counted { length as i64 } else { 0 }
+}
+
 /// Writes, and ends with 0, or with how many bytes it was where somebody waits.
 fn write(
     image: &Image,
@@ -53,8 +58,8 @@ fn write(
     is_counted: bool,
     completion: Arc<Completion>,
 ) -> Answer<()> {
-    let length = image.within(offset, check_length(memory.length() as u64)?)?;
-    image.write((offset, length), memory, if is_counted { length as i64 } else { 0 }, completion)
+    let length = check_length(memory.length() as u64)?;
+    image.write((offset, length), memory, counted(is_counted), completion)
 }
 
 fn zero(
@@ -63,8 +68,8 @@ fn zero(
     is_counted: bool,
     completion: Arc<Completion>,
 ) -> Answer<()> {
-    let length = image.within(offset, if is_counted { check_length(length)? } else { length })?;
-    image.zero(offset, length, if is_counted { length as i64 } else { 0 }, completion)
+    let length = if is_counted { check_length(length)? } else { length };
+    image.zero((offset, length), counted(is_counted), completion)
 }
 
 /// Writes the same again and again. A range that is no multiple of it is refused.
@@ -78,7 +83,7 @@ fn write_same(
     if memory.length() == 0 || !check_length(length)?.is_multiple_of(memory.length() as u64) {
         return Err(Errno(libc::EINVAL));
     }
-    image.write((offset, length), memory, if is_counted { length as i64 } else { 0 }, completion)
+    image.write((offset, length), memory, |_| counted(is_counted)(length), completion)
 }
 
 #[unsafe(no_mangle)]

@@ -4,6 +4,7 @@ use super::image::image_of;
 use super::options::{Options, settle_order};
 use crate::entry::{Progress, answer_done, answer_int, answer_nothing, tell_done};
 use crate::errno::{Answer, Errno};
+use crate::image::id_text;
 use crate::rados::Pool;
 use crate::text::{disowned, given, owned, put_all, tell};
 use cluster::VolumeChange;
@@ -203,7 +204,7 @@ fn listed(pool: &Pool) -> Answer<Vec<(String, String)>> {
     let (map, namespace) = (pool.cluster().map_now()?, pool.namespace());
     let own = map.volumes.iter().filter(|(_, info)| info.is_listed() && info.pool == pool.id());
     let own = own.filter(|(_, info)| info.namespace == namespace);
-    let mut own: Vec<_> = own.map(|(id, info)| (format!("{:x}", id.0), info.name.clone())).collect();
+    let mut own: Vec<_> = own.map(|(id, info)| (id_text(*id), info.name.clone())).collect();
     own.sort_by(|one, other| one.1.cmp(&other.1));
     Ok(own)
 }

@@ -3,7 +3,7 @@
 use super::image::image_of;
 use crate::entry::{answer, answer_done, answer_nothing};
 use crate::errno::{Answer, Errno};
-use crate::image::Image;
+use crate::image::{Image, id_text};
 use crate::text::{given, put, put_all, put_counted, tell};
 use base::OBJECT_BYTES;
 use std::ffi::{c_char, c_int, c_void};
@@ -40,7 +40,7 @@ pub struct Info {
 
 /// What an image's objects are called, to who asks.
 fn prefix_of(image: &Image) -> String {
-    format!("rbd_data.{:x}", image.volume.0)
+    format!("rbd_data.{}", id_text(image.volume))
 }
 
 #[unsafe(no_mangle)]
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn rbd_get_name(image: *mut c_void, place: *mut c_char, by
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rbd_get_id(image: *mut c_void, place: *mut c_char, bytes: usize) -> c_int {
     // SAFETY: what the program hands over.
-    answer_done(|| unsafe { put(&format!("{:x}", image_of(image)?.volume.0), place, bytes) }.map(drop))
+    answer_done(|| unsafe { put(&id_text(image_of(image)?.volume), place, bytes) }.map(drop))
 }
 
 #[unsafe(no_mangle)]

@@ -4,7 +4,7 @@ use super::image::image_of;
 use super::snapshots::{OF_USER, id_of};
 use crate::entry::{answer, answer_done, answer_int, answer_nothing};
 use crate::errno::{Answer, Errno};
-use crate::image::Image;
+use crate::image::{Image, id_text};
 use crate::text::{disowned, owned, put, put_all, tell};
 use base::map::{ClusterMap, VolumeInfo};
 use base::{LayerId, VolumeId};
@@ -55,7 +55,7 @@ impl Named {
             pool: i64::from(info.pool.0),
             pool_name: pool.name.clone(),
             namespace: info.namespace.clone(),
-            id: format!("{:x}", id.0),
+            id: id_text(id),
             name: info.name.clone(),
             is_in_trash: info.trashed.is_some(),
         })
@@ -80,7 +80,7 @@ impl Named {
 
 /// What an image was cloned from, and the number and name of the snapshot.
 fn parent_of(image: &Image) -> Answer<(Named, u64, String)> {
-    let (layer, map) = (image.info()?.parent.ok_or(Errno(libc::ENOENT))?, image.cluster.map_now()?);
+    let (layer, map) = (image.parent()?, image.cluster.map_now()?);
     let missing = || Errno(libc::ENOENT);
     let info = map.volumes.get(&layer.volume()).ok_or_else(missing)?;
     let snapshot = map.snapshot(layer).ok_or_else(missing)?;

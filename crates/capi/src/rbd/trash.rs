@@ -2,6 +2,7 @@
 
 use crate::entry::{Progress, answer_done, answer_int, answer_nothing, tell_done};
 use crate::errno::{Answer, Errno};
+use crate::image::{id_of_text, id_text};
 use crate::rados::Pool;
 use crate::text::{disowned, given, given_if_any, owned, tell};
 use base::VolumeId;
@@ -44,7 +45,7 @@ impl Lying {
 
     fn entry(&self) -> Entry {
         Entry {
-            id: owned(&format!("{:x}", self.id.0)),
+            id: owned(&id_text(self.id)),
             name: owned(&self.info.name),
             source: BY_USER,
             deletion_time: self.trashed.at_unix_seconds.cast_signed(),
@@ -66,7 +67,7 @@ fn listed(pool: &Pool) -> Answer<Vec<Lying>> {
 }
 
 fn found(pool: &Pool, id: &str) -> Answer<Lying> {
-    let wanted = u64::from_str_radix(id, 16).map(VolumeId).map_err(|_| Errno(libc::ENOENT))?;
+    let wanted = id_of_text(id)?;
     listed(pool)?.into_iter().find(|lying| lying.id == wanted).ok_or(Errno(libc::ENOENT))
 }
 
