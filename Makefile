@@ -7,7 +7,7 @@ MILLPOND := target/release/millpond
 PACKAGES := gcc:gcc make:make fio:fio libnbd-bin:nbdfuse qemu-utils:qemu-io xfsprogs:mkfs.xfs \
             e2fsprogs:mkfs.ext4 fuse3:fusermount3 util-linux:losetup procps:ps iproute2:ip nftables:nft \
             etcd-server:etcd etcd-client:etcdctl prometheus:promtool openssl:openssl faketime:faketime \
-            python3-rbd:/usr/share/doc/python3-rbd/copyright
+            python3-rbd:/usr/share/doc/python3-rbd/copyright qemu-block-extra:/usr/share/doc/qemu-block-extra/copyright
 
 # Runs each test as a process of its own; `.config/nextest.toml` says how many at once, and which not beside others.
 NEXTEST := 0.9.151
@@ -25,7 +25,7 @@ LINT := $(CARGO) clippy --profile quick --locked --workspace --all-targets -- -D
 # Built once, from source: it takes a while.
 DENY := 0.20.2
 
-.PHONY: help deps test-deps build capi run check test nightly soak fuzz mutants deny bench bench-against bench-failover bench-encryption bench-large pictures fmt lint clean
+.PHONY: help deps test-deps build capi capi-install run check test nightly soak fuzz mutants deny bench bench-against bench-failover bench-encryption bench-large pictures fmt lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -61,6 +61,12 @@ build: deps ## build the command, optimised
 capi: deps ## build the library by which programs of Ceph's RBD use volumes, in target/rbd
 	$(CARGO) build --profile library --locked --package capi
 	mkdir -p target/rbd && install -m 644 target/library/libcapi.so target/rbd/librados.so.2 && ln -sf librados.so.2 target/rbd/librbd.so.1
+
+# Beside the system's own libraries, where nothing finds it that is not told to: PREFIX and DESTDIR as usual.
+capi-install: capi ## install that library in PREFIX/lib/millpond/rbd, beside the system's Ceph
+	install -d $(DESTDIR)$(or $(PREFIX),/usr/local)/lib/millpond/rbd
+	install -m 644 target/rbd/librados.so.2 $(DESTDIR)$(or $(PREFIX),/usr/local)/lib/millpond/rbd/
+	ln -sf librados.so.2 $(DESTDIR)$(or $(PREFIX),/usr/local)/lib/millpond/rbd/librbd.so.1
 
 run: build ## start a cluster in ./data, run the 10K challenge on it, show how to attach a client
 	./$(MILLPOND) demo --dir ./data

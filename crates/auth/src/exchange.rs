@@ -162,6 +162,17 @@ impl<S: Side, T: AsyncRead + AsyncWrite + Unpin> Exchange<S, T> {
         Ok((self.stream, session))
     }
 
+    /// Leaves TLS to a session under its keys, which has what the other side said already.
+    ///
+    /// # Errors
+    /// When the handshake agreed on what no session knows.
+    pub(crate) fn into_session(self) -> Result<(T, Session), AuthError> {
+        let keys = self.tls.into_keys().and_then(|(secrets, keys)| Session::new(secrets, keys));
+        let mut session = keys.map_err(|error| AuthError::Protocol(error.to_string()))?;
+        session.begin_with(&self.heard, &self.received);
+        Ok((self.stream, session))
+    }
+
     /// Does what follows from what was received, and sends what the other side is to know of that.
     async fn advance(&mut self) -> Result<Standing, Failure> {
         let standing = self.process();

@@ -220,7 +220,7 @@ fn client_config(key: Arc<CertifiedKey>, expected: PublicKey, encryption: Encryp
     config
 }
 
-fn provider() -> Arc<CryptoProvider> {
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider {
         // As strong as the keys of 128 bits of security that both sides prove, and cheaper than 256.
         cipher_suites: vec![
@@ -267,7 +267,7 @@ fn signature_holds(
 }
 
 /// Only TLS 1.3 is offered, so this is never asked.
-fn not_tls12() -> Result<HandshakeSignatureValid, Error> {
+pub(crate) fn not_tls12() -> Result<HandshakeSignatureValid, Error> {
     Err(Error::General("TLS 1.2 is not spoken here".to_owned()))
 }
 

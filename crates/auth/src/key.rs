@@ -155,6 +155,11 @@ impl SecretKey {
         Ok(SecretKey { der: der.into(), signer, public })
     }
 
+    /// The key, as PKCS #8.
+    pub(crate) fn der(&self) -> &[u8] {
+        self.der.secret_der()
+    }
+
     pub(crate) fn signer(&self) -> Arc<dyn SigningKey> {
         self.signer.clone()
     }

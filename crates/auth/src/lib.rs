@@ -2,6 +2,7 @@
 //!
 //! - [`SecretKey`]: an Ed25519 key in a file that nobody else may read.
 //! - [`Identity`]: such a key, ready for handshakes: [`Identity::connect`] and [`Identity::accept`].
+//! - [`certificate`]: certificates of keys, for programs that know TLS alone.
 //! - [`dial`]: a connection to an OSD, which must prove to be the one that the cluster map shows there; [`reach`]: one to
 //!   whoever has a certain key.
 //!
@@ -12,6 +13,7 @@
 //! What follows is a [`Channel`]: in plain, or encrypted with the keys of that very handshake if either side wants it,
 //! which is part of what both signed. docs/security.md says what each is worth.
 
+pub mod certificate;
 mod channel;
 mod dial;
 mod error;
@@ -21,6 +23,7 @@ mod key;
 #[cfg(feature = "testing")]
 mod testing;
 
+pub use certificate::{Authority, CertificateError, CertifiedServer};
 pub use channel::{Channel, Stream};
 pub use dial::{dial, key_at, reach};
 pub use error::{AuthError, HANDSHAKE_LIMIT};

@@ -220,6 +220,10 @@ pub struct Trashed {
     /// When it is purged, in seconds since 1970, by the clock of the manager, which says so when it first sees it there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_unix_seconds: Option<u64>,
+    /// Until when programs that know of such a time refuse to purge it, in seconds since 1970, by the clock of whoever put it there.
+    /// Nobody else heeds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guarded_until_unix_seconds: Option<u64>,
 }
 
 /// A snapshot: what a volume held when it was made. It is known by the number of the layer that was the volume's newest until

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Options that are known, and what they are where nobody says anything.
-const OPTIONS: [(&str, &str); 33] = [
+const OPTIONS: [(&str, &str); 35] = [
     ("admin_socket", ""),
     ("auth_client_required", "cephx"),
     ("auth_cluster_required", "cephx"),
@@ -49,6 +49,8 @@ const OPTIONS: [(&str, &str); 33] = [
     ("rbd_default_order", "22"),
     ("rbd_default_pool", "rbd"),
     ("rbd_move_to_trash_on_remove", "false"),
+    ("rbd_request_timed_out_seconds", "30"),
+    ("rbd_skip_partial_discard", "false"),
     ("rbd_validate_names", "true"),
 ];
 
@@ -78,6 +80,11 @@ fn known(name: &str) -> Option<(String, &'static str)> {
     let default = OPTIONS.iter().find(|(known, _)| *known == name).map(|(_, default)| *default);
     let is_other = OTHERS.iter().any(|begin| name.starts_with(begin));
     default.or_else(|| is_other.then_some("")).map(|default| (name, default))
+}
+
+/// The options that images have, and what they are where nobody says anything.
+pub fn options_of_images() -> impl Iterator<Item = (&'static str, &'static str)> {
+    OPTIONS.into_iter().filter(|(name, _)| name.starts_with("rbd_"))
 }
 
 impl Configuration {

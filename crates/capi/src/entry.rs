@@ -53,6 +53,17 @@ pub fn answer_nothing(work: impl FnOnce() -> Answer<()>) {
 /// What a program is told while something goes on: how much of how much is done, and what it handed over for that.
 pub type Progress = Option<extern "C" fn(u64, u64, *mut c_void) -> c_int>;
 
+/// Tells that it begins; whoever is told may want it not to.
+///
+/// # Errors
+/// What they answer with.
+pub fn tell_begun(progress: Progress, handed: *mut c_void) -> Answer<()> {
+    match progress.map_or(0, |progress| progress(0, 1, handed)) {
+        wish if wish < 0 => Err(Errno(-wish)),
+        _ => Ok(()),
+    }
+}
+
 /// Tells that it is done.
 pub fn tell_done(progress: Progress, handed: *mut c_void) {
     if let Some(progress) = progress {

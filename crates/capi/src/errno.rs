@@ -36,12 +36,18 @@ impl From<&ClusterError> for Errno {
             | Why::NoSuchSnapshot { .. }
             | Why::NoSuchMetadata { .. }
             | Why::NoSuchLock { .. }
+            | Why::NoSuchGroup { .. }
+            | Why::NoSuchGroupSnapshot { .. }
+            | Why::NotInGroup { .. }
             | Why::NotInTrash { .. } => libc::ENOENT,
             Why::VolumeExists { .. }
             | Why::PoolExists { .. }
             | Why::SnapshotExists { .. }
             | Why::NamespaceExists { .. }
-            | Why::LockOwn { .. } => libc::EEXIST,
+            | Why::LockOwn { .. }
+            | Why::GroupExists { .. }
+            | Why::GroupSnapshotExists { .. }
+            | Why::GroupedAlready { .. } => libc::EEXIST,
             Why::Attached { .. }
             | Why::HadByOthers { .. }
             | Why::Watched { .. }
@@ -56,7 +62,10 @@ impl From<&ClusterError> for Errno {
             | Why::NotStill { .. }
             | Why::Unsettled { .. } => libc::EBUSY,
             Why::Contended { .. } => libc::EAGAIN,
-            Why::NoMoreClones { .. } | Why::NoMoreSnapshots { .. } | Why::BentTooOften { .. } => libc::ENOSPC,
+            Why::GroupFull { .. }
+            | Why::NoMoreClones { .. }
+            | Why::NoMoreSnapshots { .. }
+            | Why::BentTooOften { .. } => libc::ENOSPC,
             Why::Unreadable { .. } => libc::EIO,
             Why::NoCluster | Why::OtherCluster { .. } | Why::MovingIn { .. } | Why::Moved { .. } => {
                 libc::ENOTCONN
@@ -86,9 +95,11 @@ impl From<&ClientError> for Errno {
             ClientError::NoSpace { .. } => libc::ENOSPC,
             ClientError::Fenced { .. } | ClientError::Abandoned { .. } => libc::ESHUTDOWN,
             ClientError::Forbidden { .. } => libc::EACCES,
-            ClientError::IsSnapshot { .. } | ClientError::ReadOnly { .. } => libc::EROFS,
+            ClientError::IsSnapshot { .. }
+            | ClientError::ReadOnly { .. }
+            // Another keeps it.
+            | ClientError::NotOwned { .. } => libc::EROFS,
             ClientError::NoSuchVolume { .. } => libc::ENOENT,
-            ClientError::NotOwned { .. } => libc::EBUSY,
             ClientError::TimedOut { .. } => libc::ETIMEDOUT,
             ClientError::Damaged { .. }
             | ClientError::DeviceFailed { .. }

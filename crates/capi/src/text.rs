@@ -101,6 +101,31 @@ pub unsafe fn tell<T>(place: *mut T, value: T) -> Answer<()> {
     Ok(())
 }
 
+/// Puts a list to where the caller has room for so many, and tells it how many there are.
+///
+/// # Errors
+/// `ERANGE`: there is room for fewer.
+///
+/// # Safety
+/// As many fit as is told.
+pub unsafe fn put_list<S, T>(
+    all: &[S],
+    made: impl Fn(&S) -> T,
+    places: *mut T,
+    room: *mut usize,
+) -> Answer<i64> {
+    // SAFETY: as the caller promises.
+    let room = unsafe { room.as_mut() }.ok_or(Errno(libc::EINVAL))?;
+    if std::mem::replace(room, all.len()) < all.len() {
+        return Err(Errno(libc::ERANGE));
+    }
+    for (number, one) in all.iter().enumerate() {
+        // SAFETY: as many fit.
+        unsafe { tell(places.add(number), made(one)) }?;
+    }
+    Ok(all.len() as i64)
+}
+
 /// A text as C gives it away: whoever has it gives it back by [`disowned`].
 #[must_use]
 pub fn owned(text: &str) -> *mut c_char {

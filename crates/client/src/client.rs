@@ -201,6 +201,18 @@ impl Client {
         self.volumes[volume.0 as usize].bytes
     }
 
+    /// The generation that a volume's changes bear; of one that is opened, while it is owned.
+    #[must_use]
+    pub fn generation(&self, volume: VolumeHandle) -> Generation {
+        self.volumes[volume.0 as usize].generation
+    }
+
+    /// The newest map.
+    #[must_use]
+    pub fn map(&self) -> &ClusterMap {
+        &self.map
+    }
+
     /// The revision of the newest map.
     #[must_use]
     pub fn map_revision(&self) -> u64 {

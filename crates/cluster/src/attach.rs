@@ -254,6 +254,29 @@ impl Cluster {
         Ok(())
     }
 
+    /// Takes a volume away from those who have it attached under that generation, whatever they do with it: the next one has them
+    /// fenced, as if their leases had ended. They learn of it by the map. Nobody has it attached so: nothing is done.
+    ///
+    /// # Errors
+    /// [`ClusterError::NoSuchVolume`]; those of the registry.
+    pub async fn take_away(&self, volume: &str, generation: Generation) -> Result<()> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (id, read, info) = self.find_volume(volume).await?;
+            let attached = self.registry.range(&keys::attached_to(id)).await?.entries;
+            if info.generation != generation || attached.is_empty() {
+                return Ok(());
+            }
+            let next = VolumeInfo { generation: Generation(generation.0 + 1), ..info };
+            let txn = attached.iter().take(DELETIONS_AT_ONCE).fold(read.replaced_by(&next), |txn, entry| {
+                txn.when(Compare::unchanged(&entry.key, Some(entry))).then(Operation::delete(&entry.key))
+            });
+            if self.commit(txn).await? {
+                return Ok(());
+            }
+        }
+        Err(ClusterError::Contended { what: format!("the volume {volume}") })
+    }
+
     /// Notes that nobody serves those any more who had a volume before: see [`Attachment::unfenced`].
     ///
     /// # Errors

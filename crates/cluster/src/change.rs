@@ -8,19 +8,25 @@
 //!
 //! What is in here is all that such a key may have changed. Limits, schedules, pools and keys are the owner's.
 
-use super::{Cluster, Result, WantedSnapshot};
+use super::{Cluster, GroupChange, Result, WantedSnapshot};
 use base::map::{Trashed, VolumeInfo};
 use base::{Generation, LayerId, VolumeId};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A change of volumes: each is an operation of [`Cluster`], which says what its fields are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the operations of `Cluster` say what the fields are")]
 pub enum VolumeChange {
-    /// [`Cluster::create_volume`]. Answered with [`Changed::Volume`].
-    Create { name: String, pool: String, bytes: u64 },
+    /// [`Cluster::create_volume_noted`]. Answered with [`Changed::Volume`].
+    Create {
+        name: String,
+        pool: String,
+        bytes: u64,
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        notes: BTreeMap<String, String>,
+    },
     /// [`Cluster::resize_volume`].
     Resize { name: String, bytes: u64, allow_shrink: bool },
     /// [`Cluster::rename_volume`].
@@ -28,13 +34,25 @@ pub enum VolumeChange {
     /// [`Cluster::remove_volume`]. Answered with [`Changed::Volume`].
     Remove { name: String },
     /// [`Cluster::trash_volume`], at a time by the clock of whoever asks. Answered with [`Changed::Volume`].
-    Trash { name: String, at_unix_seconds: u64, keep_seconds: Option<u64> },
+    Trash {
+        name: String,
+        at_unix_seconds: u64,
+        keep_seconds: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        guarded_until_unix_seconds: Option<u64>,
+    },
     /// [`Cluster::restore_volume`].
     Restore { id: VolumeId, name: Option<String> },
     /// [`Cluster::purge_volume`].
     Purge { id: VolumeId, generation: Generation },
-    /// [`Cluster::clone_volume`]. Answered with [`Changed::Volume`].
-    Clone { volume: String, snapshot: String, name: String },
+    /// [`Cluster::clone_volume_noted`]. Answered with [`Changed::Volume`].
+    Clone {
+        volume: String,
+        snapshot: String,
+        name: String,
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        notes: BTreeMap<String, String>,
+    },
     /// [`Cluster::flatten_volume`].
     Flatten { name: String, is_wanted: bool },
     /// [`Cluster::roll_back_volume`].
@@ -51,6 +69,14 @@ pub enum VolumeChange {
     SetMetadata { volume: String, key: String, value: String },
     /// [`Cluster::remove_metadata`].
     RemoveMetadata { volume: String, key: String },
+    /// [`Cluster::set_place_metadata`].
+    SetPlaceMetadata { place: String, key: String, value: String },
+    /// [`Cluster::remove_place_metadata`].
+    RemovePlaceMetadata { place: String, key: String },
+    /// [`Cluster::change_group`].
+    Group { name: String, change: GroupChange },
+    /// [`Cluster::take_away`].
+    TakeAway { volume: String, generation: Generation },
     /// [`Cluster::create_namespace`].
     CreateNamespace { pool: String, name: String },
     /// [`Cluster::remove_namespace`].
@@ -79,21 +105,24 @@ impl Cluster {
     pub(super) async fn change_volumes(&self, change: VolumeChange) -> Result<Changed> {
         use VolumeChange as To;
         let done = match change {
-            To::Create { name, pool, bytes } => {
-                return self.create_volume(&name, &pool, bytes).await.map(Changed::Volume);
+            To::Create { name, pool, bytes, notes } => {
+                return self.create_volume_noted(&name, &pool, bytes, &notes).await.map(Changed::Volume);
             }
             To::Remove { name } => return self.remove_volume(&name).await.map(Changed::Volume),
-            To::Trash { name, at_unix_seconds, keep_seconds } => {
+            To::Trash { name, at_unix_seconds, keep_seconds, guarded_until_unix_seconds } => {
                 // When it is purged the manager says.
-                let trashed = Trashed { at_unix_seconds, keep_seconds, until_unix_seconds: None };
+                let until_unix_seconds = None;
+                let trashed =
+                    Trashed { at_unix_seconds, keep_seconds, until_unix_seconds, guarded_until_unix_seconds };
                 return self.trash_volume(&name, trashed).await.map(Changed::Volume);
             }
             To::Purge { id, generation } => {
                 let is_purged = self.purge_volume(id, generation).await?;
                 return Ok(if is_purged { Changed::Done } else { Changed::Nothing });
             }
-            To::Clone { volume, snapshot, name } => {
-                return self.clone_volume(&volume, &snapshot, &name).await.map(Changed::Volume);
+            To::Clone { volume, snapshot, name, notes } => {
+                let made = self.clone_volume_noted(&volume, &snapshot, &name, &notes).await;
+                return made.map(Changed::Volume);
             }
             To::TakeSnapshots { wanted, at_unix_seconds } => {
                 return self.take_snapshots(&wanted, at_unix_seconds).await.map(Changed::Snapshots);
@@ -112,6 +141,10 @@ impl Cluster {
             }
             To::SetMetadata { volume, key, value } => self.set_metadata(&volume, &key, &value).await,
             To::RemoveMetadata { volume, key } => self.remove_metadata(&volume, &key).await,
+            To::SetPlaceMetadata { place, key, value } => self.set_place_metadata(&place, &key, &value).await,
+            To::RemovePlaceMetadata { place, key } => self.remove_place_metadata(&place, &key).await,
+            To::Group { name, change } => self.change_group(&name, change).await,
+            To::TakeAway { volume, generation } => self.take_away(&volume, generation).await,
             To::CreateNamespace { pool, name } => self.create_namespace(&pool, &name).await,
             To::RemoveNamespace { pool, name } => self.remove_namespace(&pool, &name).await,
         };

@@ -467,6 +467,12 @@ pub enum ClusterError {
         /// Why.
         reason: String,
     },
+    /// It is no name of a pool or of a namespace in one.
+    #[error("{reason}")]
+    NoPlace {
+        /// Which text, and why.
+        reason: String,
+    },
     /// A clone would lie in another pool than what it is made of.
     #[error(
         "a clone lies in the pool of its snapshot, which is {pool}, and {new} is not there; `millpond volume export` and `import` copy a \
@@ -528,11 +534,11 @@ pub enum ClusterError {
     },
     /// Nothing is noted there.
     #[error(
-        "nothing is noted under {key:?} beside the volume {volume}; `millpond volume meta ls {volume}` lists what is"
+        "nothing is noted under {key:?} beside {what}; `millpond volume meta ls` lists what is beside a volume"
     )]
     NoSuchMetadata {
-        /// The volume.
-        volume: String,
+        /// Beside what.
+        what: String,
         /// The key.
         key: String,
     },
@@ -548,6 +554,70 @@ pub enum ClusterError {
         /// Why.
         reason: String,
     },
+    /// There is no such group.
+    #[error("there is no group {name}")]
+    NoSuchGroup {
+        /// Its name.
+        name: String,
+    },
+    /// The name is taken.
+    #[error("there is a group {name} already; choose another name")]
+    GroupExists {
+        /// The name.
+        name: String,
+    },
+    /// The volume is in a group, and not in another one.
+    #[error(
+        "the volume {volume} is in a group already, and a volume is in one at most; take it out of that first"
+    )]
+    GroupedAlready {
+        /// The volume.
+        volume: String,
+    },
+    /// The volume is not in the group.
+    #[error("the volume {volume} is not in the group {group}")]
+    NotInGroup {
+        /// The volume.
+        volume: String,
+        /// The group.
+        group: String,
+    },
+    /// A group holds no more.
+    #[error("the group {group} has {max} {what}, which is the most")]
+    GroupFull {
+        /// The group.
+        group: String,
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        max: usize,
+    },
+    /// The group has no such snapshot.
+    #[error("the group {group} has no snapshot {name}")]
+    NoSuchGroupSnapshot {
+        /// The group.
+        group: String,
+        /// The name.
+        name: String,
+    },
+    /// The name is taken.
+    #[error("the group {group} has a snapshot {name} already; choose another name")]
+    GroupSnapshotExists {
+        /// The group.
+        group: String,
+        /// The name.
+        name: String,
+    },
+    /// A snapshot of a group was not made of all volumes, or is not there of all any more.
+    #[error(
+        "the snapshot {name} of the group {group} is not complete: a volume is gone, or lost its part; remove it and make another one"
+    )]
+    GroupSnapshotIncomplete {
+        /// The group.
+        group: String,
+        /// The name.
+        name: String,
+    },
     /// It does not lie in the trash.
     #[error("{volume} does not lie in the trash; `millpond volume trash` shows what does")]
     NotInTrash {
@@ -561,7 +631,7 @@ pub enum ClusterError {
         name: String,
     },
     /// No volume can have that size.
-    #[error("the volume {name} cannot have {bytes} bytes; a volume has 1 byte to 64TiB")]
+    #[error("the volume {name} cannot have {bytes} bytes; a volume has 64TiB at most")]
     VolumeSizeInvalid {
         /// The volume.
         name: String,

@@ -24,7 +24,7 @@
 //! | `millpond/map/wish/VOLUME/WISH`  | [`Wish`](base::map::Wish): somebody who opened the volume has something to change | until it owns the volume, or as long as its lease |
 //! | `millpond/map/schedule/NAME`     | [`Schedule`](base::schedule::Schedule): which volumes have snapshots made by themselves, how often, and which are kept | until removed |
 //! | `millpond/map/removed-pool/ID`   | [`RemovedPool`](base::map::RemovedPool): the tombstone of a pool | until every OSD it names holds nothing of it |
-//! | `millpond/next/{node,osd,pool,volume,cut}` | the next id, so that none is used twice | for ever |
+//! | `millpond/next/{node,osd,pool,volume,cut,group}` | the next id, so that none is used twice | for ever |
 //! | `millpond/uuid/UUID`             | the id of the OSD formatted so | with the OSD |
 //! | `millpond/drive/ID`              | where that OSD's drive was at its last start | with the OSD |
 //! | `millpond/joined/ID`             | the placement group in which that OSD became in sync last | with the OSD |
@@ -34,6 +34,9 @@
 //! | `millpond/snapshot-name/VOLUME/NAME` | the number of the layer | until the snapshot is renamed or removed |
 //! | `millpond/stands-still/VOLUME/CLIENT` | [`Stillness`](base::map::Stillness): for that time the client stands still | as long as the client's lease |
 //! | `millpond/metadata/VOLUME/KEY`    | what somebody noted beside the volume: text | until the volume is removed |
+//! | `millpond/place-metadata/POOL/NAMESPACE/KEY` | what somebody noted beside the pool or the namespace: text | until that is removed |
+//! | `millpond/group/POOL/NAMESPACE/NAME` | [`GroupRecord`]: volumes of which snapshots are made together | until the group is removed |
+//! | `millpond/group-of/VOLUME`       | the number of the group that the volume is in | until it is taken out, or removed |
 //! | `millpond/attached/VOLUME/CLIENT` | [`AttachRecord`] | as long as the client's lease |
 //! | `millpond/holder/VOLUME/CLIENT`  | [`AttachRecord`] | until the client detached with nothing under way, or was fenced |
 //! | `millpond/attach-guard/VOLUME`   | the last client that attached | until the volume is removed |
@@ -46,6 +49,7 @@
 //! | `millpond/http/NODE-PID`         | [`HttpRecord`]: where that process serves HTTP | as long as its lease |
 //! | `millpond/manager`               | [`ManagerRecord`]: who decides what nobody needs to be asked for | as long as its lease |
 //! | `millpond/settings`              | [`Settings`] | for ever |
+//! | `millpond/space`                 | [`SpaceRecord`]: how full the cluster is | for ever |
 //! | `millpond/moving-in`             | [`MoveRecord`]: a cluster is being moved into this registry | until it is here |
 //! | `millpond/moved`                 | [`MoveRecord`]: the cluster was moved to another registry | until one is moved in |
 //!
@@ -71,6 +75,7 @@ mod change;
 mod clerk;
 mod current;
 mod error;
+mod groups;
 mod history;
 mod http;
 mod keys;
@@ -95,6 +100,7 @@ mod scrubs;
 mod settings;
 mod shown;
 mod snapshots;
+mod space;
 mod splits;
 mod targets;
 #[cfg(any(test, feature = "testing"))]
@@ -110,6 +116,7 @@ pub use change::{Changed, VolumeChange};
 pub use clerk::{Clerk, Visitor};
 pub use current::{Known, MapFollower, keep_map};
 pub use error::{ClusterError, check_name};
+pub use groups::{GroupChange, GroupRecord, GroupSnapshot};
 pub use history::HistoryBounds;
 pub use http::HttpRecord;
 pub use locks::LockRecord;
@@ -119,15 +126,16 @@ pub use ownership::Owning;
 pub use pools::check_pg;
 pub use presence::{MoveRecord, Presence};
 pub use question::{
-    Attach, Attachments, ChangeVolumes, Detach, Drives, Fenced, GiveUp, Grant, HttpServers, Identify,
-    KeepAlive, Lock, Locks, Manager, Metadata, Open, Own, Question, Resume, Revoke, StandsStill, Unlock,
-    Watchers, WishNoMore,
+    Attach, Attachments, ChangeVolumes, Detach, Drives, Fenced, GiveUp, Grant, Groups, HttpServers, Identify,
+    KeepAlive, Lock, Locks, Manager, Metadata, Open, Own, PlaceMetadata, Question, Resume, Revoke, Space,
+    StandsStill, Unlock, Watchers, WishNoMore,
 };
 pub use replacement::{Replacement, SlotOsd};
 pub use schedules::{ScheduleChange, WantedSchedule};
 pub use scrubs::{ScrubRecord, ScrubResult, ScrubState, ScrubWish, ScrubWishes};
 pub use settings::Settings;
 pub use snapshots::{REMOVED_AT_ONCE_MAX, Standstill, VOLUMES_AT_ONCE_MAX, WantedSnapshot};
+pub use space::SpaceRecord;
 pub use targets::TargetChange;
 pub use vantage::{Vantage, all_places};
 pub use watchers::{WatchMode, WatchRecord};

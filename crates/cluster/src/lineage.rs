@@ -7,6 +7,7 @@
 //! has primaries copy what it sees of that to its first layer, beneath all that it and its snapshots hold, so that nobody sees a
 //! difference; when all have, the snapshot is let go.
 
+use super::metadata::noted_first;
 use super::snapshots::FoundSnapshot;
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
 use base::map::{ClusterMap, SnapshotInfo, VolumeInfo};
@@ -78,6 +79,20 @@ impl Cluster {
     /// [`ClusterError::NoSuchNamespace`], [`ClusterError::OtherPool`], [`ClusterError::ClonedTooDeep`],
     /// [`ClusterError::NoMoreClones`], [`ClusterError::NoName`]; those of the registry.
     pub async fn clone_volume(&self, volume: &str, snapshot: &str, name: &str) -> Result<VolumeId> {
+        self.clone_volume_noted(volume, snapshot, name, &BTreeMap::new()).await
+    }
+
+    /// The same, with what is noted beside it from the beginning.
+    ///
+    /// # Errors
+    /// Those, and [`ClusterError::MetadataInvalid`].
+    pub async fn clone_volume_noted(
+        &self,
+        volume: &str,
+        snapshot: &str,
+        name: &str,
+        notes: &BTreeMap<String, String>,
+    ) -> Result<VolumeId> {
         let wanted: VolumeName = name.parse()?;
         for _ in 0..ATTEMPTS_MAX {
             let seen = self.find_seen_volume(volume).await?;
@@ -129,6 +144,7 @@ impl Cluster {
             if held.is_ragged {
                 txn = txn.when(next_cut.unchanged()).then(used_cut);
             }
+            let txn = noted_first(txn, clone, notes)?;
             if self.commit(named.taken_by(clone, txn)).await? {
                 return Ok(clone);
             }

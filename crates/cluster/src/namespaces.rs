@@ -9,6 +9,9 @@ use base::map::{NamespaceInfo, VolumeInfo};
 use base::{Access, PlaceName, PoolId, Principal};
 use registry::{Operation, Txn};
 
+/// Entries beside a namespace that its removal deletes in the same transaction.
+const DELETIONS_AT_ONCE: usize = 100;
+
 impl Cluster {
     /// Makes a namespace in the pool of a name.
     ///
@@ -62,11 +65,41 @@ impl Cluster {
             if let Some((key, _)) = principals.into_iter().find(|(_, one)| is_for(one, id, name)) {
                 return Err(ClusterError::NamespaceHasKeys { place, key });
             }
-            if self.commit(Txn::new().when(read.unchanged()).then(Operation::delete(&read.key))).await? {
-                return Ok(());
+            // What is beside it would be beside another one that is called so later. Whoever adds something writes its entry anew.
+            let mut left = self.beside(id, name).await?.into_iter();
+            let txn = Txn::new().when(read.unchanged()).then(Operation::delete(&read.key));
+            if self.commit(left.by_ref().take(DELETIONS_AT_ONCE).fold(txn, Txn::then)).await? {
+                return self.perform_all(left).await;
             }
         }
         Err(ClusterError::Contended { what: format!("the namespace {place}") })
+    }
+
+    /// What deletes all that is noted of a place: metadata, and groups.
+    async fn beside(&self, pool: PoolId, namespace: &str) -> Result<Vec<Operation>> {
+        let mut deletions = Vec::new();
+        for prefix in [keys::place_metadata_of(pool, namespace), keys::groups_of(pool, namespace)] {
+            let entries = self.registry.range(&prefix).await?.entries;
+            deletions.extend(entries.into_iter().map(|entry| Operation::delete(entry.key)));
+        }
+        Ok(deletions)
+    }
+
+    /// The pool of a place that whoever this is done for manages, and the beginning of a transaction that is done only if the place is
+    /// there still: whoever removes it meanwhile looks again what is there.
+    pub(super) async fn touch_place(&self, place: &PlaceName) -> Result<(PoolId, Txn)> {
+        let (pool, there) = self.find_place(place).await?;
+        let txn = Txn::new().when(there);
+        if place.namespace.is_empty() {
+            return Ok((pool, txn.then(Operation::put(keys::pool_name(&place.pool), encode(&pool)))));
+        }
+        let read: Read<NamespaceInfo> = self.read(&keys::namespace(pool, &place.namespace)).await?;
+        match &read.value {
+            Some(info) => {
+                Ok((pool, txn.when(read.unchanged()).then(Operation::put(&read.key, encode(info)))))
+            }
+            None => Err(ClusterError::NoSuchNamespace { place: place.to_string() }),
+        }
     }
 
     /// One of the namespaces of a pool, if it has some.
@@ -98,4 +131,9 @@ fn is_for(principal: &Principal, pool: PoolId, namespace: &str) -> bool {
 
 fn place(pool: &str, namespace: &str) -> String {
     PlaceName { pool: pool.to_owned(), namespace: namespace.to_owned() }.to_string()
+}
+
+/// A place by its name.
+pub(super) fn parse(place: &str) -> Result<PlaceName> {
+    place.parse().map_err(|reason| ClusterError::NoPlace { reason })
 }

@@ -45,7 +45,7 @@ impl Cluster {
     /// # Errors
     /// [`ClusterError::NoSuchVolume`]; [`registry::RegistryError::Forbidden`]; those of the registry.
     pub(super) async fn own_by(&self, bearer: Option<&Bearer>, asked: Own) -> Result<Owning> {
-        let Own { volume, client, lease, description, wish, generation } = asked;
+        let Own { volume, client, lease, description, wish, generation, keeps } = asked;
         let own_key = keys::wish(volume, wish);
         for _ in 0..ATTEMPTS_MAX {
             let read: Read<VolumeInfo> = self.read(&keys::volume(volume)).await?;
@@ -74,7 +74,7 @@ impl Cluster {
                     description: description.clone(),
                     id: Some(volume),
                     knows_layers: true,
-                    yields: true,
+                    yields: !keeps,
                     renews: false,
                 };
                 let fulfilled = (!is_anothers).then_some(wish);

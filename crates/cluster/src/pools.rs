@@ -174,7 +174,13 @@ impl Cluster {
             if self.commit(txn).await? {
                 // Without its pool none of this is part of the map; what a failure leaves here is harmless.
                 self.delete_pgs(id).await?;
-                return self.perform_all(removed.into_iter().map(|(key, _)| Operation::delete(key))).await;
+                let mut left: Vec<String> = removed.into_iter().map(|(key, _)| key).collect();
+                for prefix in [keys::place_metadata_of_pool(id), keys::groups_of_pool(id)] {
+                    left.extend(
+                        self.registry.range(&prefix).await?.entries.into_iter().map(|entry| entry.key),
+                    );
+                }
+                return self.perform_all(left.into_iter().map(Operation::delete)).await;
             }
         }
         Err(ClusterError::Contended { what: format!("the pool {name}") })

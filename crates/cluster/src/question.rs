@@ -1,8 +1,8 @@
 //! What a client asks of a cluster. It asks a [`Clerk`], its own or that of a node: who may ask what is decided there.
 
 use super::{
-    AttachRecord, Attachment, Changed, Clerk, HttpRecord, LockRecord, ManagerRecord, Owning, Read, Result,
-    VolumeChange, WatchMode, WatchRecord, keys,
+    AttachRecord, Attachment, Changed, Clerk, GroupRecord, HttpRecord, LockRecord, ManagerRecord, Owning,
+    Read, Result, SpaceRecord, VolumeChange, WatchMode, WatchRecord, keys,
 };
 use base::map::{Stillness, VolumeInfo, WishId};
 use base::{ClientId, ClusterId, Generation, OsdId, PublicKey, VolumeId};
@@ -153,20 +153,21 @@ questions! {
     }
 
     /// To own a volume that was opened, for as long as nobody else who opened it wishes that: [`Owning`] says what comes of it. Asked
-    /// under the generation that the asker's map shows.
+    /// under the generation that the asker's map shows. Who `keeps` it gives it to nobody who wishes it, until it gives it up by itself.
     Own {
         volume: VolumeId,
         client: ClientId,
         lease: LeaseId,
         description: String,
         wish: WishId,
-        generation: Generation
+        generation: Generation,
+        #[serde(default)] keeps: bool
     }
     "own" -> Owning, const COST: u32 = 10; const IS_REPEATABLE: bool = false; |clerk| {
         let bearer = clerk.bearer().await?;
         clerk.check_description(&description)?;
         clerk.check_lease(lease).await?;
-        let asked = Own { volume, client, lease, description, wish, generation };
+        let asked = Own { volume, client, lease, description, wish, generation, keeps };
         let mut owning = clerk.cluster.own_by(bearer.as_ref(), asked).await?;
         if let Owning::Owned(attached) = &mut owning {
             clerk.mask(&mut attached.unfenced);
@@ -245,6 +246,22 @@ questions! {
     "metadata" -> BTreeMap<String, String>, const COST: u32 = 5; |clerk| {
         clerk.managed().await?.metadata(&volume).await
     }
+
+    /// [`Cluster::place_metadata`](super::Cluster::place_metadata), of a place in which the key may change volumes.
+    PlaceMetadata { place: String }
+    "place-metadata" -> BTreeMap<String, String>, const COST: u32 = 5; |clerk| {
+        clerk.managed().await?.place_metadata(&place).await
+    }
+
+    /// [`Cluster::groups`](super::Cluster::groups), of a place in which the key may change volumes.
+    Groups { place: String }
+    "groups" -> BTreeMap<String, GroupRecord>, const COST: u32 = 5; |clerk| {
+        clerk.managed().await?.groups(&place).await
+    }
+
+    /// [`Cluster::space`](super::Cluster::space): every key sees it.
+    Space {}
+    "space" -> Option<SpaceRecord>, |clerk| { clerk.cluster.space().await }
 
     /// Who manages the cluster, and the key of that node.
     Manager {}

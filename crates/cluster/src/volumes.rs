@@ -9,12 +9,14 @@
 //! ([`Cluster::cut_is_done`]). Until then it does not grow: what was cut off would be there again. It may be made smaller
 //! still, which is another cut.
 
+use super::metadata::noted_first;
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
 use base::geometry::VOLUME_BYTES_MAX;
 use base::map::{Trashed, VolumeInfo};
 use base::units::ByteSize;
 use base::{ClientId, CutId, Generation, PlaceName, PoolId, VolumeId, VolumeName};
 use registry::{Compare, Operation, Txn};
+use std::collections::BTreeMap;
 
 /// Entries beside a volume that its removal deletes in the same transaction.
 const DELETIONS_AT_ONCE: usize = 100;
@@ -26,6 +28,20 @@ impl Cluster {
     /// [`ClusterError::VolumeExists`], [`ClusterError::NoSuchPool`], [`ClusterError::NoSuchNamespace`], [`ClusterError::NoName`],
     /// [`ClusterError::PlaceInvalid`], [`ClusterError::VolumeSizeInvalid`]; those of the registry.
     pub async fn create_volume(&self, name: &str, pool: &str, bytes: u64) -> Result<VolumeId> {
+        self.create_volume_noted(name, pool, bytes, &BTreeMap::new()).await
+    }
+
+    /// The same, with what is noted beside it from the beginning.
+    ///
+    /// # Errors
+    /// Those, and [`ClusterError::MetadataInvalid`].
+    pub async fn create_volume_noted(
+        &self,
+        name: &str,
+        pool: &str,
+        bytes: u64,
+        notes: &BTreeMap<String, String>,
+    ) -> Result<VolumeId> {
         let wanted: VolumeName = name.parse()?;
         check_bytes(name, bytes)?;
         let of_pool = || PlaceName { pool: pool.to_owned(), namespace: String::new() };
@@ -47,6 +63,7 @@ impl Cluster {
                 .when(next.unchanged())
                 .then(used)
                 .then(Operation::put(keys::volume(id), encode(&info)));
+            let txn = noted_first(txn, id, notes)?;
             if self.commit(named.taken_by(id, txn)).await? {
                 return Ok(id);
             }
@@ -291,7 +308,7 @@ impl Cluster {
     /// Commits the removal of a volume together with what is left of those who had it, and of what was noted beside it, whatever
     /// that says. What is too much for one transaction goes behind it.
     async fn commit_with_all_beside(&self, txn: Txn, id: VolumeId) -> Result<bool> {
-        let txn = [keys::watch_guard(id), keys::locks(id)]
+        let txn = [keys::watch_guard(id), keys::locks(id), keys::group_of(id)]
             .into_iter()
             .fold(txn, |txn, key| txn.then(Operation::delete(key)));
         let mut left = self.registry.range(&keys::holders_of(id)).await?.entries;
@@ -314,7 +331,7 @@ fn gone(info: VolumeInfo) -> VolumeInfo {
 }
 
 fn check_bytes(name: &str, bytes: u64) -> Result<()> {
-    if !(1..=VOLUME_BYTES_MAX).contains(&bytes) {
+    if bytes > VOLUME_BYTES_MAX {
         return Err(ClusterError::VolumeSizeInvalid { name: name.to_owned(), bytes });
     }
     Ok(())
@@ -394,7 +411,12 @@ mod tests {
         assert!(cut_of(&cluster, a).await.unwrap() > cuts[3]);
     }
 
-    const LIES: Trashed = Trashed { at_unix_seconds: 1000, keep_seconds: Some(60), until_unix_seconds: None };
+    const LIES: Trashed = Trashed {
+        at_unix_seconds: 1000,
+        keep_seconds: Some(60),
+        until_unix_seconds: None,
+        guarded_until_unix_seconds: None,
+    };
 
     async fn info_of(cluster: &Cluster, volume: VolumeId) -> VolumeInfo {
         cluster.map().await.unwrap().volumes[&volume].clone()

@@ -3,6 +3,7 @@
 
 use crate::decide::Moment;
 use crate::decide::cuts::{cuts_done, flattened};
+use crate::decide::full::{is_news, space};
 use crate::decide::membership::Membership;
 use crate::decide::removed_pools::{TombstoneChange, tombstone_changes};
 use crate::decide::splits::{PoolChange, pool_changes};
@@ -11,7 +12,7 @@ use crate::decide::trash::Expiry;
 use base::OsdId;
 use base::map::ClusterMap;
 use base::status::{Away, Statuses};
-use cluster::{Cluster, ClusterError, TargetChange};
+use cluster::{Cluster, ClusterError, SpaceRecord, TargetChange};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -21,13 +22,20 @@ pub struct Management {
     membership: Membership,
     /// What nothing is to be done about.
     settled: Option<Layout>,
+    /// How full the cluster is, as that was noted last.
+    noted: SpaceRecord,
 }
 
 impl Management {
     /// For a process that has just become the manager.
     #[must_use]
     pub fn new(cluster: Cluster) -> Management {
-        Management { cluster, membership: Membership::default(), settled: None }
+        Management {
+            cluster,
+            membership: Membership::default(),
+            settled: None,
+            noted: SpaceRecord::default(),
+        }
     }
 
     /// Takes in who is back, and out who has been away for `out_after` and can be; nobody, if there is none. Answers when
@@ -115,6 +123,19 @@ impl Management {
             if self.cluster.replace_removed_pool(pool, &before, &now).await? && is_last {
                 tracing::info!(pool = %before.name, "nothing is left of the removed pool");
             }
+        }
+        Ok(())
+    }
+
+    /// Notes how full the cluster is, where that has changed so much that somebody who asks would want to know.
+    ///
+    /// # Errors
+    /// Those of the registry.
+    pub async fn note_space(&mut self, statuses: &Statuses) -> Result<(), ClusterError> {
+        let now = space(statuses);
+        if is_news(&self.noted, &now) {
+            self.cluster.note_space(&now).await?;
+            self.noted = now;
         }
         Ok(())
     }

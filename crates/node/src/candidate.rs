@@ -31,6 +31,8 @@ use tokio::time::{Instant, MissedTickBehavior};
 const SETTLE: Duration = Duration::from_millis(500);
 /// The pause before something is tried again that was refused or failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
+/// The pause before it is looked again how full the cluster is.
+const SPACE_PAUSE: Duration = Duration::from_secs(10);
 /// How often it is looked whether volumes that were made smaller may grow again: somebody may wait for it.
 const CUT_LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// How long nobody looks what lay in the trash for long enough, at most.
@@ -118,6 +120,8 @@ struct Manager {
     clock: Clock,
     /// What could not be done for schedules.
     late: watch::Sender<Late>,
+    /// When it is looked again how full the cluster is.
+    space_due: Instant,
 }
 
 impl Manager {
@@ -145,6 +149,7 @@ impl Manager {
                 seen: None,
                 clock,
                 late,
+                space_due: Instant::now(),
             }));
         }
         // After an error it may have been elected all the same: what tells others so goes with the lease.
@@ -251,11 +256,20 @@ impl Manager {
     }
 
     /// Decides what waits for a word of the OSDs, which no change of the map announces.
-    async fn heed_osds(&self, map: &ClusterMap) {
-        if map.removed_pools.is_empty() && !has_cuts(map) {
+    async fn heed_osds(&mut self, map: &ClusterMap) {
+        let now = Instant::now();
+        let notes_space = now >= self.space_due;
+        if map.removed_pools.is_empty() && !has_cuts(map) && !notes_space {
             return;
         }
-        let Some(heard) = self.collector.heard(Instant::now().into_std(), map) else { return };
+        let Some(heard) = self.collector.heard(now.into_std(), map) else { return };
+        // Who has not been told by all yet takes the cluster for smaller than it is.
+        if notes_space && heard.is_complete {
+            self.space_due = now + SPACE_PAUSE;
+            if let Err(error) = self.management.note_space(&heard.statuses).await {
+                tracing::warn!(%error, "how full the cluster is could not be noted; it is tried again");
+            }
+        }
         if let Err(error) = self.management.settle_removed_pools(map, &heard.statuses).await {
             tracing::warn!(%error, "who holds nothing of removed pools could not be noted; it is tried again");
         }

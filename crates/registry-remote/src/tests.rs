@@ -21,6 +21,7 @@ use registry::implement::{Answer, Caller, Request, perform};
 use registry::{DEFAULT_TIMEOUT, Endpoint, Endpoints, LeaseId, MemoryRegistry, RegistryError};
 use registry::{Operation, Registry, Revision, Txn, Watch, WatchBatch};
 use registry_embedded::EmbeddedRegistry;
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -622,7 +623,7 @@ async fn volumes_are_changed_through_a_node_by_who_manages_them_and_what_is_to_b
     let (cluster, writer) = cluster_and_client().await;
     let create = |name: &str| {
         let (name, pool) = (name.to_owned(), "ours".to_owned());
-        ChangeVolumes { change: VolumeChange::Create { name, pool, bytes: 1 << 30 } }
+        ChangeVolumes { change: VolumeChange::Create { name, pool, bytes: 1 << 30, notes: BTreeMap::new() } }
     };
     let served = ServedByNode::new(writer).await;
     let refused = served.desk().await.ask(create("b")).await.unwrap_err();

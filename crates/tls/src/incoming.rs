@@ -47,6 +47,16 @@ impl Incoming {
         &mut self.memory[self.sealed.end..]
     }
 
+    /// What came before is there: plaintext, and records behind it.
+    pub(crate) fn begin_with(&mut self, plaintext: &[u8], sealed: &[u8]) {
+        assert!(self.is_empty(), "it begins once");
+        let count = plaintext.len() + sealed.len();
+        self.memory = [plaintext, sealed].concat();
+        // Room for the record of which the beginning is there.
+        self.memory.resize(count.next_multiple_of(BYTES_MIN).max(BYTES_MIN) + BYTES_MIN, 0);
+        (self.opened, self.sealed) = (0..plaintext.len(), plaintext.len()..count);
+    }
+
     pub(crate) fn received(&mut self, count: usize) {
         assert!(self.sealed.end + count <= self.memory.len(), "only what was given to receive can be filled");
         self.sealed.end += count;
@@ -111,6 +121,24 @@ mod tests {
         }
         assert!(incoming.is_empty());
         filled
+    }
+
+    #[test]
+    fn what_came_before_is_read_before_what_comes() {
+        let record: Vec<u8> = [&[APPLICATION_DATA, 3, 3, 0, 4][..], b"next"].concat();
+        for cut in 0..=record.len() {
+            let mut incoming = Incoming::default();
+            incoming.begin_with(b"first", &record[..cut]);
+            let mut taken = [0; 8];
+            assert_eq!((incoming.take(&mut taken[..2]), incoming.take(&mut taken[2..])), (2, 3));
+            assert_eq!(&taken[..5], b"first");
+            assert_eq!(incoming.next_record().unwrap().is_some(), cut == record.len());
+            if cut < record.len() {
+                incoming.space(usize::MAX)[..record.len() - cut].copy_from_slice(&record[cut..]);
+                incoming.received(record.len() - cut);
+                assert_eq!(incoming.next_record().unwrap().map(|body| body.to_vec()), Some(b"next".to_vec()));
+            }
+        }
     }
 
     #[test]

@@ -175,6 +175,14 @@ impl Session {
         self.incoming.is_empty()
     }
 
+    /// Has what came with the handshake read first: what was opened of it, and what was not. Before anything was received.
+    ///
+    /// # Panics
+    /// Something was.
+    pub fn begin_with(&mut self, plaintext: &[u8], sealed: &[u8]) {
+        self.incoming.begin_with(plaintext, sealed);
+    }
+
     /// Moves plaintext into `into`, and answers how many bytes: of no more than some dozens of records, so that there may be
     /// more. 0 says, if there was room, that more must be received.
     ///

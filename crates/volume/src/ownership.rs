@@ -28,7 +28,10 @@ const STEPS_MAX: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// To own it.
-    Own,
+    Own {
+        /// Whoever wishes it is told that it is not to be had.
+        keeps: bool,
+    },
     /// To own it no more: nothing is under way.
     GiveUp,
 }
@@ -76,7 +79,7 @@ impl Owner {
         while let Some(step) = steps.recv().await {
             let volume = self.volume;
             let event = match step {
-                Step::Own => match self.own().await {
+                Step::Own { keeps } => match self.own(keeps).await {
                     Ok(generation) => SessionEvent::Owned { volume, generation },
                     Err(reason) => SessionEvent::NotOwned { volume, reason },
                 },
@@ -92,9 +95,9 @@ impl Owner {
     }
 
     /// Asks until the volume is this client's, and sees to it that nobody else is served of changes. Answers its generation.
-    async fn own(&mut self) -> Result<Generation, String> {
+    async fn own(&mut self, keeps: bool) -> Result<Generation, String> {
         self.hold.asks_for(self.volume);
-        let owned = match self.ask_until_owned().await {
+        let owned = match self.ask_until_owned(keeps).await {
             Ok(attached) => self.make_sure(attached).await,
             Err(reason) => {
                 self.wish_no_more().await;
@@ -105,7 +108,7 @@ impl Owner {
         owned
     }
 
-    async fn ask_until_owned(&mut self) -> Result<Attachment, String> {
+    async fn ask_until_owned(&mut self, keeps: bool) -> Result<Attachment, String> {
         let (volume, wish, mut known) = (self.volume, self.wish, None);
         loop {
             let map = self.maps.borrow_and_update().clone();
@@ -114,7 +117,7 @@ impl Owner {
             let generation = info.generation;
             let (client, lease, description) =
                 (self.hold.client, self.hold.lease.get(), self.hold.description.clone());
-            let own = Own { volume, client, lease, description, wish, generation };
+            let own = Own { volume, client, lease, description, wish, generation, keeps };
             match self.hold.desk.ask(own).await {
                 // Under a lease that ended meanwhile it would be nobody's soon.
                 Ok(Owning::Owned(_)) if self.hold.lease.get() != lease => {}

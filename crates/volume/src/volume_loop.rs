@@ -3,7 +3,8 @@
 use super::dialler::Dialled;
 use super::ownership::Step;
 use super::session::{AttachError, OpenAs, Opened, Parting, SessionEvent, SessionOptions, VolumeSession};
-use base::{Buffer, Encryption, Instant, LayerId, LinkId, Network, VolumeId};
+use base::map::ClusterMap;
+use base::{Buffer, Encryption, Generation, Instant, LayerId, LinkId, Network, VolumeId};
 use client::{Client, Completion, Holding, Notice, OwnershipStep, Submission, VolumeHandle};
 use cluster::Attachment;
 use ring::{ConnectionId, Event, Reactor, ReactorOptions};
@@ -122,10 +123,40 @@ impl VolumeLoop {
         self.client.volume_bytes(volume)
     }
 
+    /// The newest map.
+    #[must_use]
+    pub fn map(&self) -> &ClusterMap {
+        self.client.map()
+    }
+
     /// The revision of the newest map: what was changed before it is heeded.
     #[must_use]
     pub fn map_revision(&self) -> u64 {
         self.client.map_revision()
+    }
+
+    /// Whether a volume is attached to this loop now, and under which generation.
+    #[must_use]
+    pub fn owned(&self, volume: VolumeHandle) -> Option<Generation> {
+        self.client.is_owner(volume).then(|| self.client.generation(volume))
+    }
+
+    /// Owns a volume that was opened: [`Self::is_had`] says when it does. Who `keeps` it gives it to nobody.
+    pub fn own(&mut self, volume: VolumeHandle, keeps: bool) {
+        self.client.own(volume, keeps);
+    }
+
+    /// Whether a volume that was to be owned is, as it was to be.
+    ///
+    /// # Errors
+    /// Why it is not to be had: said once.
+    pub fn is_had(&mut self, volume: VolumeHandle) -> Result<bool, String> {
+        self.client.is_had(volume)
+    }
+
+    /// Gives up a volume that was opened, when what was begun has ended: [`Self::owned`] says when it has.
+    pub fn let_go(&mut self, volume: VolumeHandle) {
+        self.client.let_go(volume);
     }
 
     /// The reactor, for connections that are not the client's.
@@ -272,7 +303,7 @@ impl VolumeLoop {
         while let Some((volume, step)) = self.client.poll_ownership(self.now) {
             let id = self.volumes.iter().find(|opened| opened.handle == volume).map(|opened| opened.id);
             let is_begun = id.is_some_and(|id| match step {
-                OwnershipStep::Ask => self.wires.session.take_step(id, Step::Own),
+                OwnershipStep::Ask { keeps } => self.wires.session.take_step(id, Step::Own { keeps }),
                 OwnershipStep::GiveUp => self.wires.session.take_step(id, Step::GiveUp),
                 OwnershipStep::Renew => self.begin_renewal(volume),
             });

@@ -61,6 +61,11 @@ impl Inbox {
         Ok(())
     }
 
+    /// Why it takes no more, if it does not.
+    pub(super) fn closed(&self) -> Option<Errno> {
+        self.inner().is_closed
+    }
+
     /// Takes all that are there, into an empty list.
     pub(super) fn take(&self, requests: &mut Vec<Request>) {
         let mut inner = self.inner();

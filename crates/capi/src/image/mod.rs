@@ -11,7 +11,8 @@ use crate::entry::without_signals;
 use crate::errno::{Answer, Errno};
 use crate::memory::Memory;
 use base::map::VolumeInfo;
-use base::{LayerId, VolumeId};
+use base::names::PlaceName;
+use base::{Generation, LayerId, VolumeId};
 use client::{Change, VolumeHandle};
 use inbox::Inbox;
 use operation::{Request, Work};
@@ -106,8 +107,13 @@ impl Ended {
     }
 }
 
+/// What stands for no generation: nobody has had a volume so often.
+const NOT_OWNED: u64 = u64::MAX;
+
 /// How the thread that works on an image sees it.
 struct Seen {
+    /// Under which generation it owns it.
+    owned: AtomicU64,
     /// How large it is.
     bytes: AtomicU64,
     /// By which map.
@@ -119,10 +125,12 @@ struct Seen {
 impl Seen {
     fn new(volume: &VolumeLoop, handle: VolumeHandle) -> Seen {
         let (bytes, revision) = (volume.volume_bytes(handle).into(), volume.map_revision().into());
-        Seen { bytes, revision, told: Mutex::default(), news: Condvar::new() }
+        Seen { owned: NOT_OWNED.into(), bytes, revision, told: Mutex::default(), news: Condvar::new() }
     }
 
     fn note(&self, volume: &VolumeLoop, handle: VolumeHandle) {
+        let owned = volume.owned(handle).map_or(NOT_OWNED, |generation| u64::from(generation.0));
+        self.owned.store(owned, Ordering::Relaxed);
         let revision = volume.map_revision();
         if revision == self.revision.load(Ordering::Relaxed) {
             return;
@@ -254,6 +262,7 @@ pub struct Image {
     /// Somebody works on it again, or nobody ever will.
     settled: Condvar,
     ended: Arc<Ended>,
+    was_changed: AtomicBool,
     pub volume: VolumeId,
     // What works on the image is gone when it goes.
     pub cluster: Arc<Connected>,
@@ -290,7 +299,7 @@ impl Image {
         // What it was opened by is shown by the cluster's map too, soon.
         cluster.wait_for(move |map| map.volumes.contains_key(&volume));
         let (state, settled) = (Mutex::new(State { opening, live: Live::There(running) }), Condvar::new());
-        Ok(Image { cluster, volume, state, settled, ended })
+        Ok(Image { cluster, volume, state, settled, ended, was_changed: AtomicBool::new(false) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -410,11 +419,17 @@ impl Image {
     /// # Errors
     /// `ENOENT`: it was removed.
     pub fn name(&self) -> Answer<String> {
-        let info = self.info()?;
-        let map = self.cluster.map();
+        Ok(format!("{}/{}", self.place()?, self.info()?.name))
+    }
+
+    /// The pool and the namespace of its volume.
+    ///
+    /// # Errors
+    /// `ENOENT`: it was removed.
+    pub fn place(&self) -> Answer<PlaceName> {
+        let (info, map) = (self.info()?, self.cluster.map());
         let pool = map.pools.get(&info.pool).ok_or(Errno(libc::ENOENT))?;
-        let place = base::names::PlaceName { pool: pool.name.clone(), namespace: info.namespace };
-        Ok(format!("{place}/{}", info.name))
+        Ok(PlaceName { pool: pool.name.clone(), namespace: info.namespace })
     }
 
     /// As which snapshot it is open, if as one.
@@ -435,9 +450,46 @@ impl Image {
     /// # Errors
     /// `ESHUTDOWN`: it is closed. `EDEADLK`: a callback would wait for its own thread.
     pub fn catch_up(&self) -> Answer<()> {
+        self.catch_up_to(self.cluster.map().revision)
+    }
+
+    /// The same, as the map of that revision shows it.
+    ///
+    /// # Errors
+    /// Those.
+    pub fn catch_up_to(&self, revision: u64) -> Answer<()> {
         self.check_may_wait()?;
-        self.shared()?.seen.wait_for(self.cluster.map().revision);
+        self.shared()?.seen.wait_for(revision);
         Ok(())
+    }
+
+    /// Under which generation this program owns it, if it does.
+    ///
+    /// # Errors
+    /// `ESHUTDOWN`: it is closed, or was taken away.
+    pub fn owned(&self) -> Answer<Option<Generation>> {
+        let shared = self.shared()?;
+        if let Some(error) = shared.inbox.closed() {
+            return Err(error);
+        }
+        let owned = shared.seen.owned.load(Ordering::Relaxed);
+        Ok(u32::try_from(owned).ok().map(Generation))
+    }
+
+    /// Owns it, and waits for that. Who `keeps` it gives it to nobody until [`Self::let_go`].
+    ///
+    /// # Errors
+    /// `EROFS`: another keeps it. `ESHUTDOWN`: it is closed.
+    pub fn own(&self, keeps: bool) -> Answer<()> {
+        self.wait_for(|completion| self.leave(Work::Own { keeps }, (0, 0), 0, completion)).map(drop)
+    }
+
+    /// Owns it no more, when what was begun is done, and waits for that.
+    ///
+    /// # Errors
+    /// `ESHUTDOWN`: it is closed.
+    pub fn let_go(&self) -> Answer<()> {
+        self.wait_for(|completion| self.leave(Work::LetGo, (0, 0), 0, completion)).map(drop)
     }
 
     /// As much of a range as lies within the image.
@@ -450,6 +502,11 @@ impl Image {
         }
         let left = self.bytes()?.checked_sub(offset).filter(|left| *left > 0).ok_or(Errno(libc::EINVAL))?;
         Ok(left.min(length))
+    }
+
+    /// Whether this program wanted to change something of what it holds.
+    pub fn was_changed(&self) -> bool {
+        self.was_changed.load(Ordering::Relaxed)
     }
 
     /// The name under which what is noted of its volume is changed.
@@ -532,6 +589,7 @@ impl Image {
     ) -> Answer<()> {
         let length = self.within(offset, length)?;
         self.check_writable()?;
+        self.was_changed.store(true, Ordering::Relaxed);
         self.leave(Work::Write(memory), (offset, length), result(length), completion)
     }
 
@@ -547,6 +605,7 @@ impl Image {
     ) -> Answer<()> {
         let length = self.within(offset, length)?;
         self.check_writable()?;
+        self.was_changed.store(true, Ordering::Relaxed);
         self.leave(Work::Zero, (offset, length), result(length), completion)
     }
 

@@ -21,6 +21,10 @@ pub(super) enum Work {
     Zero,
     /// What of them may have changed since that snapshot is told; without one, what is there.
     Changed(Option<LayerId>, SyncSender<Vec<(u64, Change)>>),
+    /// The image is owned; who keeps it gives it to nobody.
+    Own { keeps: bool },
+    /// It is owned no more.
+    LetGo,
     /// What was wanted before is done.
     Flush,
     /// It cannot be done.

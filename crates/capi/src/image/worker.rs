@@ -44,6 +44,8 @@ pub(super) struct Worker {
     changes: Changes,
     /// Flushes, with the change that they do not wait for any more.
     flushes: VecDeque<(u64, Request)>,
+    /// Who waits until the image is owned, or is owned no more.
+    owners: Vec<Request>,
     /// It is to be closed when nothing is out any more.
     closing: Option<Request>,
     taken: Vec<Request>,
@@ -64,6 +66,7 @@ impl Worker {
             waiting: VecDeque::new(),
             changes: Changes::default(),
             flushes: VecDeque::new(),
+            owners: Vec::new(),
             closing: None,
             taken: Vec::new(),
             events: Vec::new(),
@@ -87,6 +90,7 @@ impl Worker {
             let turned = self.volume.turn(timeout, &mut self.events);
             self.shared.inbox.is_awake();
             self.shared.seen.note(&self.volume, self.handle);
+            self.tell_owners();
             self.events.clear();
             self.end_what_has();
             if turned.is_err() {
@@ -98,7 +102,7 @@ impl Worker {
         self.take();
         let left: Vec<Request> = self.operations.drain().map(|operation| operation.request).collect();
         let flushes = self.flushes.drain(..).map(|(_, flush)| flush);
-        for request in left.into_iter().chain(flushes) {
+        for request in left.into_iter().chain(flushes).chain(self.owners.drain(..)) {
             self.shared.ended(request, -i64::from(failure.0));
         }
         let (shared, closing) = (self.shared.clone(), self.closing.take());
@@ -122,6 +126,27 @@ impl Worker {
         has_any
     }
 
+    /// Tells who waits for that that the image is owned, or is not.
+    fn tell_owners(&mut self) {
+        if self.owners.is_empty() {
+            return;
+        }
+        let is_had = self.volume.is_had(self.handle);
+        let is_owned = self.volume.owned(self.handle).is_some();
+        let result = |request: &Request| match (&request.work, &is_had) {
+            (Work::LetGo, _) => (!is_owned).then_some(0),
+            (_, Err(_)) => Some(-i64::from(libc::EROFS)),
+            (_, Ok(is_had)) => is_had.then_some(0),
+        };
+        let waiting = std::mem::take(&mut self.owners);
+        for request in waiting {
+            match result(&request) {
+                Some(result) => self.shared.ended(request, result),
+                None => self.owners.push(request),
+            }
+        }
+    }
+
     fn is_idle(&self) -> bool {
         self.volume.operations_in_flight() == 0 && self.waiting.is_empty() && self.flushes.is_empty()
     }
@@ -138,6 +163,16 @@ impl Worker {
                 }
                 Work::Close => {
                     self.closing = Some(request);
+                    continue;
+                }
+                Work::Own { keeps } => {
+                    self.volume.own(self.handle, keeps);
+                    self.owners.push(request);
+                    continue;
+                }
+                Work::LetGo => {
+                    self.volume.let_go(self.handle);
+                    self.owners.push(request);
                     continue;
                 }
                 Work::Refused => {

@@ -131,7 +131,6 @@ missing! { c_int = -libc::EOPNOTSUPP;
     rados_cache_pin
     rados_cache_unpin
     rados_checksum
-    rados_cluster_stat
     rados_cmpext
     rados_create_with_context
     rados_decode_notify_response
@@ -148,7 +147,6 @@ missing! { c_int = -libc::EOPNOTSUPP;
     rados_ioctx_pool_requires_alignment
     rados_ioctx_pool_requires_alignment2
     rados_ioctx_pool_set_auid
-    rados_ioctx_pool_stat
     rados_ioctx_selfmanaged_snap_create
     rados_ioctx_selfmanaged_snap_remove
     rados_ioctx_selfmanaged_snap_rollback

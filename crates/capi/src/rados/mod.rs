@@ -3,5 +3,6 @@
 mod cluster;
 mod missing;
 mod pool;
+mod space;
 
 pub use pool::Pool;

@@ -1,7 +1,8 @@
 //! Images that begin with what a snapshot of another holds.
 
+use super::attributes::{Attributes, attributes_of};
 use super::image::image_of;
-use super::options::{Options, settle_order};
+use super::options::{Wish, wished};
 use crate::entry::{Progress, answer_done, tell_done};
 use crate::errno::{Answer, Errno};
 use crate::image::Image;
@@ -16,7 +17,8 @@ use std::sync::Arc;
 unsafe fn clone(
     (parent, name, snapshot): (*mut c_void, *const c_char, *const c_char),
     (pool, new): (*mut c_void, *const c_char),
-) -> Answer<()> {
+    wished: impl FnOnce(&Attributes) -> Answer<Attributes>,
+) -> Answer<Attributes> {
     // SAFETY: as the caller promises.
     let (parent, name, snapshot) = unsafe { (Pool::of(parent)?, given(name)?, given(snapshot)?) };
     // SAFETY: as above.
@@ -32,7 +34,10 @@ unsafe fn clone(
     if map.snapshot(layer).is_some_and(|info| !info.protected) {
         return Err(Errno(libc::EINVAL));
     }
-    pool.cluster().change(VolumeChange::Clone { volume, snapshot, name: pool.new_name(new)? }).map(drop)
+    let attributes = wished(&attributes_of(pool.cluster(), &volume)?)?;
+    let (name, notes) = (pool.new_name(new)?, attributes.notes());
+    pool.cluster().change(VolumeChange::Clone { volume, snapshot, name, notes })?;
+    Ok(attributes)
 }
 
 #[unsafe(no_mangle)]
@@ -46,8 +51,7 @@ pub unsafe extern "C" fn rbd_clone3(
 ) -> c_int {
     // SAFETY: what the program hands over.
     answer_done(|| unsafe {
-        Options::of(options)?.check()?;
-        clone((parent, name, snapshot), (pool, new))
+        clone((parent, name, snapshot), (pool, new), |parent| wished(options, parent)).map(drop)
     })
 }
 
@@ -72,22 +76,42 @@ pub unsafe extern "C" fn rbd_clone2(
     snapshot: *const c_char,
     pool: *mut c_void,
     new: *const c_char,
-    _features: u64,
+    features: u64,
     order: *mut c_int,
-    _stripe_unit: u64,
-    _stripe_count: c_int,
+    stripe_unit: u64,
+    stripe_count: c_int,
 ) -> c_int {
-    // SAFETY: what the program hands over.
-    answer_done(|| unsafe {
-        settle_order(order)?;
-        clone((parent, name, snapshot), (pool, new))
+    answer_done(|| {
+        // SAFETY: what the program hands over.
+        let mut order = unsafe { order.as_mut() };
+        let stripe_count = u64::try_from(stripe_count).map_err(|_| Errno(libc::EINVAL))?;
+        let stripes = (stripe_unit, stripe_count);
+        let wish = Wish::of(order.as_deref().copied().unwrap_or(0), Some(features), stripes)?;
+        // SAFETY: as above.
+        let made = unsafe { clone((parent, name, snapshot), (pool, new), |parent| parent.as_wished(&wish)) }?;
+        if let Some(order) = &mut order {
+            **order = made.order as c_int;
+        }
+        Ok(())
     })
 }
 
 impl Image {
-    /// The snapshot that it was cloned from, if it was.
+    /// The snapshot that it was cloned from, if it was, and depends on still.
     pub(super) fn parent(&self) -> Answer<LayerId> {
-        self.info()?.parent.ok_or(Errno(libc::ENOENT))
+        let map = self.cluster.map_now()?;
+        map.volumes.get(&self.volume).and_then(|info| info.parent).ok_or(Errno(libc::ENOENT))
+    }
+
+    /// So much of what it was cloned from it sees still, in bytes: what was cut off once does not come back.
+    pub(super) fn overlap(&self) -> Answer<u64> {
+        let layer = match self.parent() {
+            Err(Errno(libc::ENOENT)) => return Ok(0),
+            layer => layer?,
+        };
+        let held = self.cluster.map_now()?.snapshot(layer).map_or(0, |snapshot| snapshot.bytes);
+        let noted = self.attributes()?.overlap_max.unwrap_or(u64::MAX);
+        Ok(held.min(noted).min(self.bytes()?))
     }
 
     fn flatten(&self) -> Answer<()> {
@@ -132,15 +156,5 @@ pub unsafe extern "C" fn rbd_flatten_with_progress(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rbd_get_overlap(image: *mut c_void, place: *mut u64) -> c_int {
     // SAFETY: what the program hands over.
-    answer_done(|| unsafe {
-        let image = image_of(image)?;
-        let overlap = match image.parent() {
-            Ok(layer) => {
-                let map = image.cluster.map();
-                map.snapshot(layer).map_or(0, |snapshot| snapshot.bytes.min(image.bytes().unwrap_or(0)))
-            }
-            Err(_) => 0,
-        };
-        tell(place, overlap)
-    })
+    answer_done(|| unsafe { tell(place, image_of(image)?.overlap()?) })
 }

@@ -5,7 +5,6 @@ use crate::entry::answer_int;
 use crate::errno::{Answer, Errno};
 use crate::image::Image;
 use crate::text::given_if_any;
-use base::OBJECT_BYTES;
 use client::Change;
 use std::ffi::{c_char, c_int, c_void};
 
@@ -56,6 +55,8 @@ struct Object {
 /// What is told of whole objects: each at most once.
 struct Objects {
     range: (u64, u64),
+    /// How large each is, in bytes.
+    bytes: u64,
     /// What holds nothing is told too, where it may have held something.
     tells_zeros: bool,
     current: Option<Object>,
@@ -66,12 +67,12 @@ impl Objects {
     fn add(&mut self, (start, end): (u64, u64), change: Change, parts: &mut Parts<'_>) -> Answer<()> {
         let mut at = start;
         while at < end {
-            let begins = at / OBJECT_BYTES * OBJECT_BYTES;
-            let until = end.min(begins + OBJECT_BYTES);
+            let begins = at / self.bytes * self.bytes;
+            let until = end.min(begins + self.bytes);
             let start = begins.max(self.range.0);
             if self.current.as_ref().is_none_or(|object| object.part.start != start) {
                 self.tell(parts)?;
-                let part = Part { start, end: (begins + OBJECT_BYTES).min(self.range.1), is_there: true };
+                let part = Part { start, end: (begins + self.bytes).min(self.range.1), is_there: true };
                 self.current = Some(Object { part, zeros: 0, has_data: false });
             }
             if let Some(object) = &mut self.current {
@@ -109,7 +110,8 @@ fn iterate(
         None => None,
     };
     let (mut at, end) = (offset, offset + image.within(offset, length)?);
-    let mut objects = Objects { range: (offset, end), tells_zeros: since.is_some(), current: None };
+    let bytes = if by_object { 1 << image.attributes()?.order } else { 1 };
+    let mut objects = Objects { range: (offset, end), bytes, tells_zeros: since.is_some(), current: None };
     let mut parts = Parts { last: None, tell };
     while at < end {
         let step = STEP_BYTES.min(end - at);
@@ -203,7 +205,8 @@ mod tests {
     #[test]
     fn an_object_is_told_once_and_is_a_hole_only_where_all_of_it_is() {
         use Change::{Data, Same, Zeros};
-        const HALF: u64 = OBJECT_BYTES / 2;
+        const BYTES: u64 = 1 << 22;
+        const HALF: u64 = BYTES / 2;
         let told_of = |changes: &[(u64, Change)], tells_zeros| {
             let (mut told, mut at) = (Vec::new(), 0);
             let mut tell = |part: Part| {
@@ -211,7 +214,7 @@ mod tests {
                 Ok(())
             };
             let mut parts = Parts { last: None, tell: &mut tell };
-            let mut objects = Objects { range: (0, 5 * HALF), tells_zeros, current: None };
+            let mut objects = Objects { range: (0, 5 * HALF), bytes: BYTES, tells_zeros, current: None };
             for (halves, change) in changes {
                 objects.add((at * HALF, (at + halves) * HALF), *change, &mut parts).unwrap();
                 at += halves;

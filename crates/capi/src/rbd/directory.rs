@@ -1,12 +1,13 @@
 //! Images of a pool: made, removed, renamed, resized and listed.
 
+use super::attributes::Attributes;
 use super::image::image_of;
-use super::options::{Options, settle_order};
-use crate::entry::{Progress, answer_done, answer_int, answer_nothing, tell_done};
+use super::options::{Wish, wished};
+use crate::entry::{Progress, answer_done, answer_int, answer_nothing, tell_begun, tell_done};
 use crate::errno::{Answer, Errno};
-use crate::image::id_text;
+use crate::image::{Image, id_text};
 use crate::rados::Pool;
-use crate::text::{disowned, given, owned, put_all, tell};
+use crate::text::{disowned, given, owned, put_all, put_list};
 use cluster::VolumeChange;
 use std::ffi::{c_char, c_int, c_void};
 use std::time::{Duration, Instant};
@@ -31,18 +32,31 @@ pub unsafe extern "C" fn rbd_pool_init(handle: *mut c_void, _by_force: bool) -> 
 }
 
 /// Makes one.
-pub(super) fn create(pool: &Pool, name: &str, bytes: u64) -> Answer<()> {
-    let change = VolumeChange::Create { name: pool.new_name(name)?, pool: pool.place()?.pool, bytes };
+pub(super) fn create(pool: &Pool, name: &str, bytes: u64, attributes: &Attributes) -> Answer<()> {
+    let (name, place) = (pool.new_name(name)?, pool.place()?.pool);
+    let change = VolumeChange::Create { name, pool: place, bytes, notes: attributes.notes() };
     pool.cluster().change(change).map(drop)
 }
 
-unsafe fn create_with_order(pool: *mut c_void, name: *const c_char, bytes: u64, order: *mut c_int) -> c_int {
+/// The same, by what older functions are given. They are told the order that it has.
+unsafe fn create_by(
+    pool: *mut c_void,
+    (name, bytes): (*const c_char, u64),
+    order: *mut c_int,
+    features: Option<u64>,
+    stripes: (u64, u64),
+) -> c_int {
     answer_done(|| {
         // SAFETY: what the program hands over.
-        unsafe {
-            settle_order(order)?;
-            create(Pool::of(pool)?, given(name)?, bytes)
+        let mut order = unsafe { order.as_mut() };
+        let wish = Wish::of(order.as_deref().copied().unwrap_or(0), features, stripes)?;
+        let attributes = Attributes::default().as_wished(&wish)?;
+        // SAFETY: as above.
+        create(unsafe { Pool::of(pool) }?, unsafe { given(name) }?, bytes, &attributes)?;
+        if let Some(order) = &mut order {
+            **order = attributes.order as c_int;
         }
+        Ok(())
     })
 }
 
@@ -55,10 +69,7 @@ pub unsafe extern "C" fn rbd_create4(
 ) -> c_int {
     answer_done(|| {
         // SAFETY: what the program hands over.
-        unsafe {
-            Options::of(options)?.check()?;
-            create(Pool::of(pool)?, given(name)?, bytes)
-        }
+        unsafe { create(Pool::of(pool)?, given(name)?, bytes, &wished(options, &Attributes::default())?) }
     })
 }
 
@@ -70,7 +81,7 @@ pub unsafe extern "C" fn rbd_create(
     order: *mut c_int,
 ) -> c_int {
     // SAFETY: what the program hands over.
-    unsafe { create_with_order(pool, name, bytes, order) }
+    unsafe { create_by(pool, (name, bytes), order, None, (0, 0)) }
 }
 
 #[unsafe(no_mangle)]
@@ -78,11 +89,11 @@ pub unsafe extern "C" fn rbd_create2(
     pool: *mut c_void,
     name: *const c_char,
     bytes: u64,
-    _features: u64,
+    features: u64,
     order: *mut c_int,
 ) -> c_int {
     // SAFETY: what the program hands over.
-    unsafe { create_with_order(pool, name, bytes, order) }
+    unsafe { create_by(pool, (name, bytes), order, Some(features), (0, 0)) }
 }
 
 #[unsafe(no_mangle)]
@@ -90,13 +101,13 @@ pub unsafe extern "C" fn rbd_create3(
     pool: *mut c_void,
     name: *const c_char,
     bytes: u64,
-    _features: u64,
+    features: u64,
     order: *mut c_int,
-    _stripe_unit: u64,
-    _stripe_count: u64,
+    stripe_unit: u64,
+    stripe_count: u64,
 ) -> c_int {
     // SAFETY: what the program hands over.
-    unsafe { create_with_order(pool, name, bytes, order) }
+    unsafe { create_by(pool, (name, bytes), order, Some(features), (stripe_unit, stripe_count)) }
 }
 
 fn remove(pool: &Pool, name: &str, progress: Progress, told: *mut c_void) -> Answer<()> {
@@ -105,6 +116,8 @@ fn remove(pool: &Pool, name: &str, progress: Progress, told: *mut c_void) -> Ans
     if map.find_volume(&name).is_ok_and(|(id, _)| map.snapshots_of(id).next().is_some()) {
         return Err(Errno(libc::ENOTEMPTY));
     }
+    // Whoever is told may want no more of it, and has it still.
+    tell_begun(progress, told)?;
     pool.cluster().change(VolumeChange::Remove { name })?;
     // What it held is deleted later, by whom holds it.
     tell_done(progress, told);
@@ -139,6 +152,32 @@ pub unsafe extern "C" fn rbd_rename(pool: *mut c_void, name: *const c_char, new:
     })
 }
 
+impl Image {
+    /// Gives it another size.
+    pub(super) fn resize(&self, bytes: u64, allow_shrink: bool) -> Answer<()> {
+        self.check_writable()?;
+        self.check_may_wait()?;
+        let name = self.name()?;
+        let cuts_overlap = allow_shrink && bytes < self.overlap()?;
+        // What lay beyond an earlier end is deleted first, which takes a moment.
+        let until = Instant::now() + DELETED_LIMIT;
+        loop {
+            let change = VolumeChange::Resize { name: name.clone(), bytes, allow_shrink };
+            match self.cluster.change(change) {
+                Err(Errno(libc::EBUSY)) if Instant::now() < until => std::thread::sleep(PAUSE),
+                Err(error) => return Err(error),
+                Ok(_) => break,
+            }
+        }
+        if cuts_overlap {
+            self.note("overlap_max", Some(bytes))?;
+        }
+        let volume = self.volume;
+        self.cluster.wait_for(move |map| map.volumes.get(&volume).is_none_or(|info| info.bytes == bytes));
+        self.catch_up()
+    }
+}
+
 unsafe fn resize(
     image: *mut c_void,
     bytes: u64,
@@ -148,23 +187,7 @@ unsafe fn resize(
 ) -> c_int {
     answer_done(|| {
         // SAFETY: what the program hands over.
-        let image = unsafe { image_of(image) }?;
-        image.check_writable()?;
-        image.check_may_wait()?;
-        let name = image.name()?;
-        // What lay beyond an earlier end is deleted first, which takes a moment.
-        let until = Instant::now() + DELETED_LIMIT;
-        loop {
-            let change = VolumeChange::Resize { name: name.clone(), bytes, allow_shrink };
-            match image.cluster.change(change) {
-                Err(Errno(libc::EBUSY)) if Instant::now() < until => std::thread::sleep(PAUSE),
-                Err(error) => return Err(error),
-                Ok(_) => break,
-            }
-        }
-        let volume = image.volume;
-        image.cluster.wait_for(move |map| map.volumes.get(&volume).is_none_or(|info| info.bytes == bytes));
-        image.catch_up()?;
+        unsafe { image_of(image) }?.resize(bytes, allow_shrink)?;
         tell_done(progress, told);
         Ok(())
     })
@@ -224,17 +247,9 @@ pub unsafe extern "C" fn rbd_list2(pool: *mut c_void, places: *mut Spec, count: 
     answer_int(|| {
         // SAFETY: what the program hands over.
         let all = listed(unsafe { Pool::of(pool) }?)?;
+        let spec = |(id, name): &(String, String)| Spec { id: owned(id), name: owned(name) };
         // SAFETY: as above.
-        let room = unsafe { count.as_mut() }.ok_or(Errno(libc::EINVAL))?;
-        let room = std::mem::replace(room, all.len());
-        if room < all.len() {
-            return Err(Errno(libc::ERANGE));
-        }
-        for (number, (id, name)) in all.iter().enumerate() {
-            // SAFETY: as many fit.
-            unsafe { tell(places.add(number), Spec { id: owned(id), name: owned(name) }) }?;
-        }
-        Ok(all.len() as i64)
+        unsafe { put_list(&all, spec, places, count) }
     })
 }
 

@@ -1,30 +1,18 @@
 //! What is known of an image that is open.
 
+use super::attributes::{self, Attributes, CHANGEABLE, FEATURES};
 use super::image::image_of;
 use crate::entry::{answer, answer_done, answer_nothing};
 use crate::errno::{Answer, Errno};
 use crate::image::{Image, id_text};
 use crate::text::{given, put, put_all, put_counted, tell};
-use base::OBJECT_BYTES;
+use libc::timespec;
 use std::ffi::{c_char, c_int, c_void};
 
 const BLOCK_NAME_BYTES: usize = 24;
 const IMAGE_NAME_BYTES: usize = 96;
-/// The logarithm of an object's bytes.
-pub(super) const ORDER: c_int = OBJECT_BYTES.trailing_zeros() as c_int;
-
-/// Features of images, by Ceph's names, in their order, and bits. What they stand for volumes have, each and always; those of the others never.
-const FEATURES: [(&str, u64); 5] = [
-    ("deep-flatten", 1 << 5),
-    ("exclusive-lock", 1 << 2),
-    ("fast-diff", 1 << 4),
-    ("layering", 1 << 0),
-    ("object-map", 1 << 3),
-];
-
-fn all_features() -> u64 {
-    FEATURES.iter().map(|(_, bit)| bit).sum()
-}
+/// The bit of operations that says that an image is in a group.
+const GROUP: u64 = 1 << 2;
 
 /// `rbd_image_info_t`.
 #[repr(C)]
@@ -51,16 +39,16 @@ pub unsafe extern "C" fn rbd_stat(image: *mut c_void, info: *mut Info, bytes: us
         if bytes < size_of::<Info>() {
             return Err(Errno(libc::EINVAL));
         }
-        let size = image.bytes()?;
+        let (size, order) = (image.bytes()?, image.attributes()?.order);
         let mut prefix = [0; BLOCK_NAME_BYTES];
         for (place, byte) in prefix.iter_mut().zip(prefix_of(image).bytes().take(BLOCK_NAME_BYTES - 1)) {
             *place = byte as c_char;
         }
         let told = Info {
             size,
-            obj_size: OBJECT_BYTES,
-            num_objs: size.div_ceil(OBJECT_BYTES),
-            order: ORDER,
+            obj_size: 1 << order,
+            num_objs: size.div_ceil(1 << order),
+            order: order as c_int,
             block_name_prefix: prefix,
             parent_pool: -1,
             parent_name: [0; IMAGE_NAME_BYTES],
@@ -97,13 +85,54 @@ macro_rules! numbers {
 
 numbers! {
     rbd_get_size: u64 = |image| image.bytes()?;
-    rbd_get_features: u64 = |_image| all_features();
-    rbd_get_op_features: u64 = |_image| 0;
+    rbd_get_features: u64 = |image| image.attributes()?.features;
+    rbd_get_op_features: u64 = |image| if image.group()?.is_some() { GROUP } else { 0 };
     rbd_get_flags: u64 = |_image| 0;
-    rbd_get_stripe_unit: u64 = |_image| OBJECT_BYTES;
-    rbd_get_stripe_count: u64 = |_image| 1;
+    rbd_get_stripe_unit: u64 = |image| image.attributes()?.stripe_unit;
+    rbd_get_stripe_count: u64 = |image| image.attributes()?.stripe_count;
     rbd_get_old_format: u8 = |_image| 0;
-    rbd_snap_get_limit: u64 = |_image| u64::MAX;
+    rbd_snap_get_limit: u64 = |image| image.attributes()?.snapshots_max.unwrap_or(u64::MAX);
+    rbd_get_create_timestamp: timespec = |image| image.time_of(|known| known.created)?;
+    rbd_get_access_timestamp: timespec = |image| image.time_of(|known| known.modified)?;
+    rbd_get_modify_timestamp: timespec = |image| image.time_of(|known| known.modified)?;
+}
+
+impl Image {
+    /// A time that is noted of it.
+    ///
+    /// # Errors
+    /// `ENOENT`: it is not.
+    fn time_of(&self, which: fn(&Attributes) -> u64) -> Answer<timespec> {
+        match which(&self.attributes()?) {
+            0 => Err(Errno(libc::ENOENT)),
+            seconds => Ok(timespec { tv_sec: seconds.cast_signed(), tv_nsec: 0 }),
+        }
+    }
+
+    /// Has features, or has them no more.
+    fn update_features(&self, features: u64, is_had: bool) -> Answer<()> {
+        self.check_writable()?;
+        attributes::check(features)?;
+        if features == 0 || features & !CHANGEABLE != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let had = self.attributes()?.features;
+        self.note("features", Some(if is_had { had | features } else { had & !features }))
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_update_features(image: *mut c_void, features: u64, is_had: u8) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { image_of(image) }?.update_features(features, is_had != 0))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbd_snap_set_limit(image: *mut c_void, limit: u64) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| {
+        unsafe { image_of(image) }?.note("snapshots_max", Some(limit).filter(|max| *max != u64::MAX))
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -141,7 +170,7 @@ pub unsafe extern "C" fn rbd_features_to_string(
     bytes: *mut usize,
 ) -> c_int {
     answer_done(|| {
-        if features & !all_features() != 0 {
+        if features & !FEATURES.iter().map(|(_, bit)| bit).sum::<u64>() != 0 {
             return Err(Errno(libc::EINVAL));
         }
         let names = FEATURES.iter().filter(|(_, bit)| features & bit != 0).map(|(name, _)| *name);
@@ -160,6 +189,10 @@ pub unsafe extern "C" fn rbd_features_from_string(text: *const c_char, place: *m
             let found = FEATURES.iter().find(|(known, _)| *known == name.trim());
             found.map(|(_, bit)| *bit).ok_or(Errno(libc::EINVAL))
         };
+        if let Ok(features) = text.trim().parse() {
+            // SAFETY: as above.
+            return unsafe { tell(place, features) };
+        }
         let features = text.split(',').map(bit).try_fold(0, |all, bit| Ok::<u64, Errno>(all | bit?))?;
         // SAFETY: as above.
         unsafe { tell(place, features) }

@@ -1,5 +1,6 @@
 //! `rbd_image_t`: an image that is open.
 
+use super::attributes::now;
 use crate::completion::{Completion, share};
 use crate::entry::{answer_done, answer_int, without_signals};
 use crate::errno::{Answer, Errno};
@@ -148,7 +149,12 @@ unsafe impl Send for Handle {}
 /// Closes an image. One that cannot be closed is as it was.
 unsafe fn close(Handle(image): Handle) -> Answer<i64> {
     // SAFETY: as the caller promises. Callbacks may still want something of it until it has stopped.
-    unsafe { image_of(image) }?.stop()?;
+    let open = unsafe { image_of(image) }?;
+    open.stop()?;
+    if open.was_changed() {
+        // Where that is not heard it is known as it was before.
+        let _ = open.note("modified", Some(now()));
+    }
     // SAFETY: it came from `open`, and nobody uses it any more.
     drop(unsafe { Box::from_raw(image.cast::<Image>()) });
     Ok(0)

@@ -5,7 +5,7 @@ use super::snapshots::{OF_USER, id_of};
 use crate::entry::{answer, answer_done, answer_int, answer_nothing};
 use crate::errno::{Answer, Errno};
 use crate::image::{Image, id_text};
-use crate::text::{disowned, owned, put, put_all, tell};
+use crate::text::{disowned, owned, put, put_all, put_list, tell};
 use base::map::{ClusterMap, VolumeInfo};
 use base::{LayerId, VolumeId};
 use std::ffi::{c_char, c_int, c_void};
@@ -176,15 +176,6 @@ pub unsafe extern "C" fn rbd_get_parent_info2(
     answer_done(|| unsafe { put_parent(image, places) })
 }
 
-/// Puts a list to where the caller has room for so many, and tells it how many there are.
-unsafe fn put_list<T>(all: &[Named], made: fn(&Named) -> T, places: *mut T, room: usize) -> Answer<()> {
-    if room < all.len() {
-        return Err(Errno(libc::ERANGE));
-    }
-    // SAFETY: as many fit.
-    all.iter().enumerate().try_for_each(|(number, named)| unsafe { tell(places.add(number), made(named)) })
-}
-
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rbd_list_children(
     image: *mut c_void,
@@ -223,11 +214,11 @@ pub unsafe extern "C" fn rbd_list_children2(
         if had < needed {
             return Err(Errno(libc::ERANGE));
         }
-        let nowhere = std::ptr::null_mut();
+        let (nowhere, mut count) = (std::ptr::null_mut(), all.len());
         let last = Child { pool_name: nowhere, image_name: nowhere, image_id: nowhere, trash: false };
         // SAFETY: as above. One without names ends the list.
         unsafe {
-            put_list(&all, Named::child, places, all.len())?;
+            put_list(&all, Named::child, places, &raw mut count)?;
             tell(places.add(all.len()), last)?;
         }
         Ok(all.len() as i64)
@@ -241,11 +232,9 @@ unsafe fn list_clones(
     all: bool,
 ) -> Answer<()> {
     // SAFETY: as the caller promises.
-    let (image, room) = unsafe { (image_of(image)?, room.as_mut().ok_or(Errno(libc::EINVAL))?) };
-    let all = clones_of(image, all)?;
-    let had = std::mem::replace(room, all.len());
+    let all = clones_of(unsafe { image_of(image) }?, all)?;
     // SAFETY: as above.
-    unsafe { put_list(&all, Named::linked, places, had) }
+    unsafe { put_list(&all, Named::linked, places, room) }.map(drop)
 }
 
 #[unsafe(no_mangle)]

@@ -1,5 +1,6 @@
 //! Advisory locks: who works on an image, as programs that heed them tell each other.
 
+use super::attributes::now;
 use super::image::image_of;
 use crate::entry::{answer, answer_done};
 use crate::errno::{Answer, Errno};
@@ -7,7 +8,6 @@ use crate::image::Image;
 use crate::text::{given, given_if_any, put_all, put_counted, tell};
 use cluster::{Lock, LockRecord, Locks, Unlock};
 use std::ffi::{c_char, c_int, c_void};
-use std::time::SystemTime;
 
 /// What tags begin with as they are kept: none is empty there.
 const TAG: char = '=';
@@ -20,7 +20,7 @@ fn locker_of(image: &Image) -> String {
 }
 
 fn lock(image: &Image, cookie: &str, tag: Option<&str>) -> Answer<()> {
-    let since_unix_seconds = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+    let since_unix_seconds = now();
     let lock = LockRecord {
         name: NAME.to_owned(),
         locker: locker_of(image),

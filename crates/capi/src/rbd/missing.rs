@@ -4,10 +4,6 @@ use crate::missing::missing;
 use std::ffi::c_int;
 
 missing! { () = ();
-    rbd_config_image_list_cleanup
-    rbd_config_pool_list_cleanup
-    rbd_lock_get_owners_cleanup
-    rbd_migration_status_cleanup
     rbd_mirror_image_get_info_cleanup
     rbd_mirror_image_global_status_cleanup
     rbd_mirror_image_global_status_list_cleanup
@@ -27,49 +23,10 @@ missing! { c_int = -libc::EOPNOTSUPP;
     rbd_aio_mirror_image_get_mode
     rbd_aio_mirror_image_get_status
     rbd_aio_mirror_image_promote
-    rbd_config_image_list
-    rbd_config_pool_list
-    rbd_deep_copy
-    rbd_deep_copy_with_progress
     rbd_encryption_format
     rbd_encryption_load
-    rbd_get_access_timestamp
-    rbd_get_create_timestamp
-    rbd_get_group
     rbd_get_migration_source_spec
-    rbd_get_modify_timestamp
-    rbd_group_create
-    rbd_group_image_add
-    rbd_group_image_list
-    rbd_group_image_list_cleanup
-    rbd_group_image_remove
-    rbd_group_image_remove_by_id
-    rbd_group_info_cleanup
-    rbd_group_list
-    rbd_group_remove
-    rbd_group_rename
-    rbd_group_snap_create
-    rbd_group_snap_create2
-    rbd_group_snap_list
-    rbd_group_snap_list_cleanup
-    rbd_group_snap_remove
-    rbd_group_snap_rename
-    rbd_group_snap_rollback
-    rbd_group_snap_rollback_with_progress
-    rbd_is_exclusive_lock_owner
-    rbd_lock_acquire
-    rbd_lock_break
-    rbd_lock_get_owners
-    rbd_lock_release
-    rbd_migration_abort
-    rbd_migration_abort_with_progress
-    rbd_migration_commit
-    rbd_migration_commit_with_progress
-    rbd_migration_execute
-    rbd_migration_execute_with_progress
-    rbd_migration_prepare
     rbd_migration_prepare_import
-    rbd_migration_status
     rbd_mirror_image_create_snapshot
     rbd_mirror_image_create_snapshot2
     rbd_mirror_image_demote
@@ -110,23 +67,15 @@ missing! { c_int = -libc::EOPNOTSUPP;
     rbd_mirror_site_name_get
     rbd_mirror_site_name_set
     rbd_mirror_uuid_get
-    rbd_pool_metadata_get
-    rbd_pool_metadata_list
-    rbd_pool_metadata_remove
-    rbd_pool_metadata_set
     rbd_quiesce_unwatch
     rbd_quiesce_watch
     rbd_read_iterate2
     rbd_rebuild_object_map
-    rbd_snap_get_group_namespace
     rbd_snap_get_mirror_namespace
     rbd_snap_get_trash_namespace
-    rbd_snap_group_namespace_cleanup
     rbd_snap_mirror_namespace_cleanup
-    rbd_snap_set_limit
     rbd_sparsify
     rbd_sparsify_with_progress
-    rbd_update_features
     rbd_update_unwatch
     rbd_update_watch
 }

@@ -1,18 +1,63 @@
 //! `rbd_image_options_t`: how an image is to be made.
 
-use super::facts::ORDER;
+use super::attributes::Attributes;
 use crate::entry::{answer_done, answer_int, answer_nothing};
 use crate::errno::{Answer, Errno};
 use crate::text::{given, put, tell};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 
-/// Orders that images of Ceph may have.
-const ORDERS: std::ops::RangeInclusive<u64> = 12..=25;
-/// The number of the option that is an order.
-const OF_ORDER: c_int = 2;
-/// That of the pool for data: volumes are in one pool.
-const OF_DATA_POOL: c_int = 10;
+/// The numbers of options, by `rbd.h`.
+mod of {
+    use std::ffi::c_int;
+
+    pub const FORMAT: c_int = 0;
+    pub const FEATURES: c_int = 1;
+    pub const ORDER: c_int = 2;
+    pub const STRIPE_UNIT: c_int = 3;
+    pub const STRIPE_COUNT: c_int = 4;
+    pub const FEATURES_SET: c_int = 8;
+    pub const FEATURES_CLEAR: c_int = 9;
+    /// Volumes are in one pool.
+    pub const DATA_POOL: c_int = 10;
+}
+
+/// The only format that images have.
+const FORMAT: u64 = 2;
+
+/// How somebody wishes an image to be; None: as it is usual.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wish {
+    pub order: Option<u64>,
+    /// In bytes.
+    pub stripe_unit: Option<u64>,
+    pub stripe_count: Option<u64>,
+    pub features: Option<u64>,
+    pub features_set: u64,
+    pub features_clear: u64,
+}
+
+/// What stands for nothing where a number is wanted.
+fn unless_zero(number: u64) -> Option<u64> {
+    Some(number).filter(|number| *number != 0)
+}
+
+impl Wish {
+    /// By what older functions are given: 0 is no wish, but of features.
+    ///
+    /// # Errors
+    /// `EDOM`: no order is negative.
+    pub(super) fn of(order: c_int, features: Option<u64>, stripes: (u64, u64)) -> Answer<Wish> {
+        let order = u64::try_from(order).map_err(|_| Errno(libc::EDOM))?;
+        Ok(Wish {
+            order: unless_zero(order),
+            stripe_unit: unless_zero(stripes.0),
+            stripe_count: unless_zero(stripes.1),
+            features,
+            ..Wish::default()
+        })
+    }
+}
 
 /// What an option may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,33 +98,44 @@ impl Options {
         unsafe { options.cast::<Options>().as_mut() }.ok_or(Errno(libc::EINVAL))
     }
 
-    /// Whether an image can be made so.
-    pub(super) fn check(&self) -> Answer<()> {
-        match (self.0.get(&OF_ORDER), self.0.get(&OF_DATA_POOL)) {
-            (Some(Value::Number(order)), _) if *order != 0 && !ORDERS.contains(order) => {
-                Err(Errno(libc::EDOM))
-            }
-            (_, Some(Value::Text(pool))) if !pool.is_empty() => Err(Errno(libc::EOPNOTSUPP)),
-            _ => Ok(()),
+    /// How an image is to be.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`: none is in another pool than its data, or of another format.
+    pub(super) fn wish(&self) -> Answer<Wish> {
+        let number = |option| match self.0.get(&option) {
+            Some(Value::Number(number)) => Some(*number),
+            _ => None,
+        };
+        let has_data_pool = matches!(self.0.get(&of::DATA_POOL), Some(Value::Text(pool)) if !pool.is_empty());
+        if has_data_pool || number(of::FORMAT).is_some_and(|format| format != FORMAT) {
+            return Err(Errno(libc::EOPNOTSUPP));
         }
+        Ok(Wish {
+            order: number(of::ORDER).and_then(unless_zero),
+            stripe_unit: number(of::STRIPE_UNIT).and_then(unless_zero),
+            stripe_count: number(of::STRIPE_COUNT).and_then(unless_zero),
+            features: number(of::FEATURES),
+            features_set: number(of::FEATURES_SET).unwrap_or(0),
+            features_clear: number(of::FEATURES_CLEAR).unwrap_or(0),
+        })
     }
 }
 
-/// Looks at an order that a program wishes, if it does, and tells it the one that images have.
+/// What a program wishes of an image by options, or by none; what it does not wish is as `usual`.
 ///
 /// # Errors
-/// `EDOM`: images of Ceph have none such.
+/// No image can be so.
 ///
 /// # Safety
-/// The place may be read and written, or is null.
-pub(super) unsafe fn settle_order(place: *mut c_int) -> Answer<()> {
-    // SAFETY: as the caller promises.
-    let Some(order) = (unsafe { place.as_mut() }) else { return Ok(()) };
-    if *order != 0 && !u64::try_from(*order).is_ok_and(|order| ORDERS.contains(&order)) {
-        return Err(Errno(libc::EDOM));
-    }
-    *order = ORDER;
-    Ok(())
+/// They are options, or null.
+pub(super) unsafe fn wished(options: *mut c_void, usual: &Attributes) -> Answer<Attributes> {
+    let wish = match options.is_null() {
+        true => Wish::default(),
+        // SAFETY: as the caller promises.
+        false => unsafe { Options::of(options) }?.wish()?,
+    };
+    usual.as_wished(&wish)
 }
 
 #[unsafe(no_mangle)]

@@ -1,5 +1,6 @@
 //! Snapshots of an image.
 
+use super::attributes::now;
 use super::image::image_of;
 use crate::entry::{Progress, answer_done, answer_int, answer_nothing, tell_done};
 use crate::errno::{Answer, Errno};
@@ -11,12 +12,15 @@ use cluster::{VolumeChange, WantedSnapshot};
 use libc::timespec;
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_void};
-use std::time::SystemTime;
 
 /// Flags of `rbd_snap_remove2`: it is unprotected first.
 const UNPROTECT: u32 = 1;
 /// Those of snapshots that are the image's own: not a group's, nor what the trash keeps.
 pub(super) const OF_USER: c_int = 0;
+/// Those of snapshots that a group's are made of.
+const OF_GROUP: c_int = 1;
+/// What names of such ones begin with.
+const GROUP_NAME: &str = ".group.";
 
 /// What stands for the image itself where a snapshot's number is asked for.
 const NO_SNAPSHOT: u64 = -2i64 as u64;
@@ -34,6 +38,19 @@ pub(super) fn id_of(layer: LayerId) -> u64 {
     u64::from(layer.number()) + 1
 }
 
+/// Whether a snapshot is what a group's holds of its volume, by its name.
+pub(super) fn is_of_group(name: &str) -> bool {
+    name.starts_with(GROUP_NAME)
+}
+
+/// Whether a snapshot is the image's own, by its name.
+///
+/// # Errors
+/// `ENOENT`: it is a group's, which has a name of its own.
+fn check_own(name: &str) -> Answer<()> {
+    if is_of_group(name) { Err(Errno(libc::ENOENT)) } else { Ok(()) }
+}
+
 impl Image {
     fn snapshots(&self) -> Answer<Vec<(u64, SnapshotInfo)>> {
         let map = self.cluster.map_now()?;
@@ -41,13 +58,17 @@ impl Image {
         Ok(all.collect())
     }
 
-    fn snapshot_that(&self, is_it: impl Fn(u64, &SnapshotInfo) -> bool) -> Answer<(u64, SnapshotInfo)> {
+    pub(super) fn snapshot_that(
+        &self,
+        is_it: impl Fn(u64, &SnapshotInfo) -> bool,
+    ) -> Answer<(u64, SnapshotInfo)> {
         let found = self.snapshots()?.into_iter().find(|(id, info)| is_it(*id, info));
         found.ok_or(Errno(libc::ENOENT))
     }
 
+    /// One that is the image's own: groups' are known by numbers alone.
     fn snapshot_named(&self, name: &str) -> Answer<(u64, SnapshotInfo)> {
-        self.snapshot_that(|_, info| info.name == name)
+        self.snapshot_that(|_, info| info.name == name && !is_of_group(name))
     }
 
     /// Has snapshots of it changed, as may be done with an image that may be changed.
@@ -64,17 +85,29 @@ impl Image {
         self.catch_up()
     }
 
-    fn create_snapshot(&self, name: &str) -> Answer<()> {
-        base::names::check(name).map_err(|_| Errno(libc::EINVAL))?;
-        let at_unix_seconds = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+    pub(super) fn create_snapshot(&self, name: &str) -> Answer<()> {
+        if base::names::check(name).is_err() || is_of_group(name) {
+            return Err(Errno(libc::EINVAL));
+        }
+        if let Some(max) = self.attributes()?.snapshots_max
+            && self.snapshots()?.len() as u64 >= max
+        {
+            return Err(Errno(libc::EDQUOT));
+        }
+        let at_unix_seconds = now();
         self.change_snapshots(|volume| VolumeChange::TakeSnapshots {
             wanted: vec![WantedSnapshot { volume, name: name.to_owned() }],
             at_unix_seconds,
         })?;
-        self.wait_for_snapshot(name, true)
+        self.wait_for_snapshot(name, true)?;
+        // Programs expect that whoever makes one owns the image, unless somebody else does, who goes on undisturbed.
+        match self.check_writable().is_ok() && self.owners()?.is_empty() {
+            true => self.own(false),
+            false => Ok(()),
+        }
     }
 
-    fn protect_snapshot(&self, name: &str, protected: bool) -> Answer<()> {
+    pub(super) fn protect_snapshot(&self, name: &str, protected: bool) -> Answer<()> {
         self.to_change()?;
         let (_, info) = self.snapshot_named(name)?;
         match (info.protected, protected) {
@@ -92,6 +125,10 @@ impl Image {
     fn roll_back(&self, name: &str) -> Answer<()> {
         self.check_writable()?;
         let (_, info) = self.snapshot_named(name)?;
+        // Whoever owns it would have to give it up for that.
+        if self.owned()?.is_none() && !self.owners()?.is_empty() {
+            return Err(Errno(libc::EROFS));
+        }
         let snapshot = name.to_owned();
         let back = |volume: &str| {
             let volume = volume.to_owned();
@@ -104,15 +141,12 @@ impl Image {
     }
 
     /// Reads that snapshot from now on, or the volume.
-    fn read_snapshot(&self, name: Option<&str>) -> Answer<()> {
-        let snapshot = name.filter(|name| !name.is_empty()).map(str::to_owned);
-        if let Some(name) = &snapshot {
-            self.snapshot_named(name)?;
-        }
+    fn read_snapshot(&self, snapshot: Option<String>) -> Answer<()> {
         self.apart(|_| Ok(()), |opening| Opening { snapshot, ..opening })
     }
 
     fn remove_snapshot(&self, name: &str, flags: u32) -> Answer<()> {
+        check_own(name)?;
         if flags & UNPROTECT != 0 && self.snapshot_named(name)?.1.protected {
             self.protect_snapshot(name, false)?;
         }
@@ -146,7 +180,13 @@ pub unsafe extern "C" fn rbd_snap_rollback_with_progress(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rbd_snap_set(image: *mut c_void, name: *const c_char) -> c_int {
     // SAFETY: what the program hands over.
-    answer_done(|| unsafe { image_of(image)?.read_snapshot(given_if_any(name)?) })
+    answer_done(|| unsafe {
+        let image = image_of(image)?;
+        match given_if_any(name)?.filter(|name| !name.is_empty()) {
+            Some(name) => image.read_snapshot(Some(image.snapshot_named(name)?.1.name)),
+            None => image.read_snapshot(None),
+        }
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -157,8 +197,7 @@ pub unsafe extern "C" fn rbd_snap_set_by_id(image: *mut c_void, id: u64) -> c_in
         if id == NO_SNAPSHOT {
             return image.read_snapshot(None);
         }
-        let name = image.snapshot_that(|its, _| its == id)?.1.name;
-        image.read_snapshot(Some(&name))
+        image.read_snapshot(Some(image.snapshot_that(|its, _| its == id)?.1.name))
     })
 }
 
@@ -224,6 +263,10 @@ pub unsafe extern "C" fn rbd_snap_rename(
     answer_done(|| {
         // SAFETY: what the program hands over.
         let (image, name, new) = unsafe { (image_of(image)?, given(name)?, given(new)?) };
+        check_own(name)?;
+        if is_of_group(new) {
+            return Err(Errno(libc::EINVAL));
+        }
         image.change_snapshots(|volume| VolumeChange::RenameSnapshot {
             volume,
             name: name.to_owned(),
@@ -348,7 +391,7 @@ pub unsafe extern "C" fn rbd_snap_get_namespace_type(
 ) -> c_int {
     // SAFETY: what the program hands over.
     answer_done(|| unsafe {
-        image_of(image)?.snapshot_that(|its, _| its == id)?;
-        tell(place, OF_USER)
+        let (_, info) = image_of(image)?.snapshot_that(|its, _| its == id)?;
+        tell(place, if is_of_group(&info.name) { OF_GROUP } else { OF_USER })
     })
 }

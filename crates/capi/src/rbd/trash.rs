@@ -1,16 +1,16 @@
 //! Images that were put away: their names are free, what they hold is kept.
 
+use super::attributes::now;
 use crate::entry::{Progress, answer_done, answer_int, answer_nothing, tell_done};
 use crate::errno::{Answer, Errno};
 use crate::image::{id_of_text, id_text};
 use crate::rados::Pool;
-use crate::text::{disowned, given, given_if_any, owned, tell};
+use crate::text::{disowned, given, given_if_any, owned, put_list, tell};
 use base::VolumeId;
 use base::map::{Trashed, VolumeInfo};
 use cluster::VolumeChange;
 use libc::time_t;
 use std::ffi::{c_char, c_float, c_int, c_void};
-use std::time::SystemTime;
 
 /// Who put it there: a user.
 const BY_USER: c_int = 0;
@@ -32,15 +32,13 @@ struct Lying {
     trashed: Trashed,
 }
 
-fn now() -> u64 {
-    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs())
-}
-
 impl Lying {
     /// Until when it is not to be removed.
     fn kept_until(&self) -> u64 {
-        let kept = self.trashed.at_unix_seconds.saturating_add(self.trashed.keep_seconds.unwrap_or(0));
-        self.trashed.until_unix_seconds.unwrap_or(kept)
+        let Trashed { at_unix_seconds, keep_seconds, until_unix_seconds, guarded_until_unix_seconds } =
+            self.trashed;
+        let kept = at_unix_seconds.saturating_add(keep_seconds.unwrap_or(0));
+        guarded_until_unix_seconds.or(until_unix_seconds).unwrap_or(kept)
     }
 
     fn entry(&self) -> Entry {
@@ -72,17 +70,16 @@ fn found(pool: &Pool, id: &str) -> Answer<Lying> {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rbd_trash_move(
-    pool: *mut c_void,
-    name: *const c_char,
-    _delay_seconds: u64,
-) -> c_int {
+pub unsafe extern "C" fn rbd_trash_move(pool: *mut c_void, name: *const c_char, delay_seconds: u64) -> c_int {
     answer_done(|| {
         // SAFETY: what the program hands over.
         let (pool, name) = unsafe { (Pool::of(pool)?, given(name)?) };
         // What is kept for some time is removed after that; images are kept until somebody removes them.
         let keep_seconds = None;
-        let change = VolumeChange::Trash { name: pool.name_of(name)?, at_unix_seconds: now(), keep_seconds };
+        let at_unix_seconds = now();
+        let guarded_until_unix_seconds = Some(at_unix_seconds.saturating_add(delay_seconds));
+        let name = pool.name_of(name)?;
+        let change = VolumeChange::Trash { name, at_unix_seconds, keep_seconds, guarded_until_unix_seconds };
         pool.cluster().change(change).map(drop)
     })
 }
@@ -114,17 +111,9 @@ pub unsafe extern "C" fn rbd_trash_get_cleanup(entry: *mut Entry) {
 pub unsafe extern "C" fn rbd_trash_list(pool: *mut c_void, places: *mut Entry, room: *mut usize) -> c_int {
     answer_int(|| {
         // SAFETY: what the program hands over.
-        let (pool, room) = unsafe { (Pool::of(pool)?, room.as_mut().ok_or(Errno(libc::EINVAL))?) };
-        let all = listed(pool)?;
-        let had = std::mem::replace(room, all.len());
-        if had < all.len() {
-            return Err(Errno(libc::ERANGE));
-        }
-        for (number, lying) in all.iter().enumerate() {
-            // SAFETY: as many fit.
-            unsafe { tell(places.add(number), lying.entry()) }?;
-        }
-        Ok(all.len() as i64)
+        let all = listed(unsafe { Pool::of(pool) }?)?;
+        // SAFETY: as above.
+        unsafe { put_list(&all, Lying::entry, places, room) }
     })
 }
 

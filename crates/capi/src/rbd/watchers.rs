@@ -3,8 +3,8 @@
 use super::image::image_of;
 use crate::entry::{answer_done, answer_nothing};
 use crate::errno::Errno;
-use crate::text::{disowned, owned, tell};
-use cluster::Watchers;
+use crate::text::{disowned, owned, put_list};
+use cluster::{WatchRecord, Watchers};
 use std::ffi::{c_char, c_int, c_void};
 
 /// `rbd_image_watcher_t`.
@@ -23,19 +23,15 @@ pub unsafe extern "C" fn rbd_watchers_list(
 ) -> c_int {
     answer_done(|| {
         // SAFETY: what the program hands over.
-        let (image, room) = unsafe { (image_of(image)?, room.as_mut().ok_or(Errno(libc::EINVAL))?) };
+        let image = unsafe { image_of(image) }?;
         let all = image.cluster.ask(Watchers { volume: image.volume })?;
-        let had = std::mem::replace(room, all.len());
-        if had < all.len() {
-            return Err(Errno(libc::ERANGE));
-        }
-        for (number, watcher) in all.iter().enumerate() {
-            let id = (watcher.client.0 >> 1).cast_signed();
-            let told = Watcher { address: owned(&watcher.description), id, cookie: watcher.client.0 };
-            // SAFETY: as many fit.
-            unsafe { tell(places.add(number), told) }?;
-        }
-        Ok(())
+        let watcher = |watcher: &WatchRecord| Watcher {
+            address: owned(&watcher.description),
+            id: (watcher.client.0 >> 1).cast_signed(),
+            cookie: watcher.client.0,
+        };
+        // SAFETY: as above.
+        unsafe { put_list(&all, watcher, places, room) }.map(drop)
     })
 }
 

@@ -6,6 +6,9 @@
 //! have ended, with none that may take effect later, it is given up, and nobody needs to fence what is not there. What was put off
 //! meanwhile waits until the volume is owned again. Reads go on all the time.
 //!
+//! Who wants to own a volume does so whether there is something to change or not ([`Client::own`]); who *holds* it gives it to nobody,
+//! until it lets go of it.
+//!
 //! How much is put off is bounded by what bounds operations: whoever submits them. Their time limit counts from when they were
 //! submitted.
 
@@ -48,6 +51,16 @@ pub(super) struct Ownership {
     pub(super) is_wished: bool,
     /// Who has it, where that is known.
     holder: Option<String>,
+    /// It is to be owned, whether there is something to change or not.
+    is_wanted: bool,
+    /// Once it is owned, it is kept.
+    is_held: bool,
+    /// As it was asked for last, it is kept.
+    is_kept: bool,
+    /// It is to be given up, though nobody wishes for it: it is kept and not to be held, or the other way round.
+    is_let_go: bool,
+    /// Why it is not held that was to be.
+    refusal: Option<String>,
     /// Since when changes wait for it, if a person was told that.
     pub(super) told: Option<Instant>,
 }
@@ -56,7 +69,10 @@ pub(super) struct Ownership {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnershipStep {
     /// Ask to own it, and say [`Client::owned`] or [`Client::not_owned`].
-    Ask,
+    Ask {
+        /// It is given to nobody who wishes it.
+        keeps: bool,
+    },
     /// Attach it anew, and have the older generation fenced, as [`Client::begin_renewal`] says: something may still take effect.
     Renew,
     /// Give it up: nothing is under way. Then say [`Client::gave_up`].
@@ -66,7 +82,17 @@ pub enum OwnershipStep {
 impl Ownership {
     /// Of a volume that was attached.
     pub(super) fn kept() -> Ownership {
-        Ownership { stage: Stage::Kept, is_wished: false, holder: None, told: None }
+        Ownership {
+            stage: Stage::Kept,
+            is_wished: false,
+            holder: None,
+            is_wanted: false,
+            is_held: false,
+            is_kept: false,
+            is_let_go: false,
+            refusal: None,
+            told: None,
+        }
     }
 
     /// Of one that was opened.
@@ -94,10 +120,17 @@ impl Ownership {
         matches!(self.stage, Stage::Kept | Stage::Owned { .. })
     }
 
+    /// An owner that is to hold the volume, and has it by an attachment that yields, gives it up; or the other way round.
+    fn settle(&mut self) {
+        let is_owned = matches!(self.stage, Stage::Owned { .. } | Stage::Ending { .. });
+        self.is_let_go = is_owned && self.is_held != self.is_kept;
+    }
+
     /// When it begins to give the volume up.
     fn ends_at(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Owned { since } if self.is_wished => Some(since + OWNED_MIN),
+            Stage::Owned { since } if self.is_let_go => Some(since),
+            Stage::Owned { since } if self.is_wished && !self.is_held => Some(since + OWNED_MIN),
             _ => None,
         }
     }
@@ -140,13 +173,46 @@ impl Client {
         self.volumes[volume.0 as usize].lets_begin()
     }
 
+    /// Has a volume that was opened be owned, though there is nothing to change: [`Self::is_had`] says whether it is. Who `keeps` it
+    /// *holds* it, whoever wishes for it.
+    pub fn own(&mut self, volume: VolumeHandle, keeps: bool) {
+        let ownership = &mut self.volumes[volume.0 as usize].ownership;
+        (ownership.is_wanted, ownership.refusal) = (true, None);
+        ownership.is_held |= keeps;
+        ownership.settle();
+    }
+
+    /// Whether a volume that was to be owned is, as it was to be; `Err`: it is not to be had, which is said once.
+    ///
+    /// # Errors
+    /// Why.
+    pub fn is_had(&mut self, volume: VolumeHandle) -> Result<bool, String> {
+        let ownership = &mut self.volumes[volume.0 as usize].ownership;
+        match ownership.refusal.take() {
+            Some(reason) => Err(reason),
+            None => {
+                let is_owned = matches!(ownership.stage, Stage::Owned { .. });
+                Ok(is_owned && !ownership.is_let_go)
+            }
+        }
+    }
+
+    /// Gives up a volume that was opened, when what was begun has ended.
+    pub fn let_go(&mut self, volume: VolumeHandle) {
+        let ownership = &mut self.volumes[volume.0 as usize].ownership;
+        (ownership.is_wanted, ownership.is_held) = (false, false);
+        ownership.is_let_go = matches!(ownership.stage, Stage::Owned { .. } | Stage::Ending { .. });
+    }
+
     /// What is to be done next of a volume that was opened, each once.
     pub fn poll_ownership(&mut self, now: Instant) -> Option<(VolumeHandle, OwnershipStep)> {
         (0..self.volumes.len()).find_map(|at| {
             let step = self.next_step(now, at)?;
-            let stage = &mut self.volumes[at].ownership.stage;
-            *stage = match step {
-                OwnershipStep::Ask => Stage::Asked,
+            self.volumes[at].ownership.stage = match step {
+                OwnershipStep::Ask { keeps } => {
+                    self.volumes[at].ownership.is_kept = keeps;
+                    Stage::Asked
+                }
                 OwnershipStep::Renew => Stage::Ending { renew_at: now + RENEWAL_PAUSE },
                 OwnershipStep::GiveUp => Stage::GivingUp,
             };
@@ -157,7 +223,9 @@ impl Client {
     fn next_step(&self, now: Instant, at: usize) -> Option<OwnershipStep> {
         let volume = &self.volumes[at];
         match volume.ownership.stage {
-            Stage::Open if volume.still.put_off_count() > 0 => Some(OwnershipStep::Ask),
+            Stage::Open if volume.still.put_off_count() > 0 || volume.ownership.is_wanted => {
+                Some(OwnershipStep::Ask { keeps: volume.ownership.is_held })
+            }
             Stage::Ending { renew_at } => {
                 if volume.is_renewing || self.has_changes_of(at) {
                     return None;
@@ -189,6 +257,9 @@ impl Client {
         let of = &mut self.volumes[volume.0 as usize];
         of.generation = generation;
         (of.ownership.stage, of.ownership.holder) = (Stage::Owned { since: now }, None);
+        // Who holds it has it again should it be lost.
+        of.ownership.is_wanted = of.ownership.is_held;
+        of.ownership.settle();
         self.go_on(now, io);
     }
 
@@ -196,6 +267,10 @@ impl Client {
     pub fn not_owned(&mut self, volume: VolumeHandle, reason: &str) {
         let of = &mut self.volumes[volume.0 as usize];
         (of.ownership.stage, of.ownership.told) = (Stage::Open, None);
+        of.ownership.is_held = false;
+        if std::mem::take(&mut of.ownership.is_wanted) {
+            of.ownership.refusal = Some(reason.to_owned());
+        }
         let failure = ClientError::NotOwned { volume: of.name.clone(), reason: reason.to_owned() };
         for change in of.still.take() {
             let outcome = Outcome::Failed(failure.clone());
@@ -215,7 +290,7 @@ impl Client {
     /// A volume was given up. Changes that wait ask for it again.
     pub fn gave_up(&mut self, volume: VolumeHandle) {
         let of = &mut self.volumes[volume.0 as usize];
-        of.ownership.stage = Stage::Open;
+        (of.ownership.stage, of.ownership.is_let_go) = (Stage::Open, false);
         of.heed(&self.map);
     }
 
@@ -226,7 +301,10 @@ impl Client {
             let ownership = &mut volume.ownership;
             if ownership.ends_at().is_some_and(|at| at <= now) {
                 ownership.stage = Stage::Ending { renew_at: now };
-            } else if matches!(ownership.stage, Stage::Ending { .. }) && !ownership.is_wished {
+            } else if matches!(ownership.stage, Stage::Ending { .. })
+                && !ownership.is_wished
+                && !ownership.is_let_go
+            {
                 ownership.stage = Stage::Owned { since: now };
             }
         }

@@ -34,10 +34,15 @@ impl Opened {
     }
 
     async fn ask_under(&self, client: u64, generation: Generation) -> Owning {
+        self.ask_for(client, generation, false).await
+    }
+
+    async fn ask_for(&self, client: u64, generation: Generation, keeps: bool) -> Owning {
         let lease = self.leases[client as usize];
         let (volume, wish) = (self.volume, WishId(100 + client));
         let (client, description) = (ClientId(client), format!("client {client}"));
-        self.cluster.own_by(None, Own { volume, client, lease, description, wish, generation }).await.unwrap()
+        let own = Own { volume, client, lease, description, wish, generation, keeps };
+        self.cluster.own_by(None, own).await.unwrap()
     }
 
     async fn owns(&self, client: u64) -> Attachment {
@@ -178,7 +183,7 @@ async fn wishes_are_bounded_in_number_and_go_on_under_another_lease() {
         let (client, lease) = (ClientId(1000 + number), opened.leases[1]);
         let (volume, wish, description) = (opened.volume, WishId(1000 + number), String::new());
         let generation = opened.generation().await;
-        let asked = Own { volume, client, lease, description, wish, generation };
+        let asked = Own { volume, client, lease, description, wish, generation, keeps: false };
         opened.cluster.own_by(None, asked).await.unwrap();
     }
     assert_eq!(opened.waits_for(2).await.as_deref(), Some("client 0"));
@@ -195,6 +200,35 @@ async fn wishes_are_bounded_in_number_and_go_on_under_another_lease() {
 }
 
 #[tokio::test]
+async fn who_keeps_what_it_owns_is_waited_for_by_nobody_and_loses_it_where_it_is_taken_away() {
+    let opened = Opened::new().await;
+    let kept = async |client| match opened.ask_for(client, opened.generation().await, true).await {
+        Owning::Owned(attached) => *attached,
+        other => panic!("{other:?}"),
+    };
+    let first = kept(0).await;
+    assert_eq!(opened.ask(1).await, Owning::Kept { holder: "client 0".to_owned() });
+    assert!(opened.wishes().await.is_empty());
+    opened.gives_up(0, first.generation).await;
+    let second = opened.owns(1).await;
+    assert!(second.unfenced.is_empty());
+    opened.gives_up(1, second.generation).await;
+
+    let third = kept(2).await;
+    // It is that of an earlier one.
+    opened.cluster.take_away("v", second.generation).await.unwrap();
+    assert_eq!(opened.generation().await, third.generation);
+    opened.cluster.take_away("v", third.generation).await.unwrap();
+    assert_eq!(opened.generation().await, Generation(third.generation.0 + 1), "which it sees in the map");
+    assert!(opened.cluster.attachments(opened.volume).await.unwrap().is_empty());
+    opened.cluster.take_away("v", opened.generation().await).await.unwrap();
+    assert_eq!(opened.generation().await, Generation(third.generation.0 + 1), "nobody has it");
+    // It may write still, and is fenced by the next one.
+    let fourth = opened.owns(3).await;
+    assert_eq!(fourth.unfenced.iter().map(|old| old.client).collect::<Vec<_>>(), [ClientId(2)]);
+}
+
+#[tokio::test]
 async fn a_wish_is_that_of_the_lease_it_was_made_under_whoever_names_it_and_ends_when_it_is_said() {
     let opened = Opened::new().await;
     let first = opened.owns(0).await;
@@ -208,6 +242,7 @@ async fn a_wish_is_that_of_the_lease_it_was_made_under_whoever_names_it_and_ends
         description: String::new(),
         wish: WishId(101),
         generation: first.generation,
+        keeps: false,
     };
     let forged = opened.cluster.own_by(None, own(2)).await.unwrap();
     assert!(matches!(forged, Owning::Awaited { .. }), "{forged:?}");
@@ -262,7 +297,7 @@ async fn a_volume_that_is_owned_is_not_rolled_back_and_one_that_is_only_open_is_
     opened.cluster.remove_volume("v").await.unwrap();
     let (volume, client, lease) = (opened.volume, ClientId(1), opened.leases[1]);
     let (wish, description, generation) = (WishId(101), String::new(), Generation(1));
-    let asked = Own { volume, client, lease, description, wish, generation };
+    let asked = Own { volume, client, lease, description, wish, generation, keeps: false };
     let error = opened.cluster.own_by(None, asked).await.unwrap_err();
     assert!(matches!(error, ClusterError::NoSuchVolume { .. }), "{error}");
 }

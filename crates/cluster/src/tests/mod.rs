@@ -237,10 +237,8 @@ async fn volumes_are_made_resized_and_removed() {
     assert!(matches!(error, ClusterError::PlaceInvalid { .. }), "{error}");
     let error = cluster.create_volume("default/a/b", "default", 1).await.unwrap_err();
     assert!(matches!(error, ClusterError::NoSuchNamespace { .. }), "{error}");
-    for bytes in [0, (64 << 40) + 1] {
-        let error = cluster.create_volume("v", "default", bytes).await.unwrap_err();
-        assert!(error.to_string().contains("64TiB"), "{error}");
-    }
+    let error = cluster.create_volume("v", "default", (64 << 40) + 1).await.unwrap_err();
+    assert!(error.to_string().contains("64TiB"), "{error}");
     assert!(matches!(cluster.create_volume("v", "none", 1).await, Err(ClusterError::NoSuchPool { .. })));
 
     let error = cluster.resize_volume("a.b_c-1", GIB, false).await.unwrap_err();

@@ -50,7 +50,8 @@ fn open(volume: VolumeId, client: u64, lease: LeaseId, mode: WatchMode) -> Open 
 
 fn own(volume: VolumeId, client: u64, lease: LeaseId, generation: u32) -> Own {
     let (wish, description) = (WishId(client), "a test".to_owned());
-    Own { volume, client: ClientId(client), lease, description, wish, generation: Generation(generation) }
+    let (client, generation) = (ClientId(client), Generation(generation));
+    Own { volume, client, lease, description, wish, generation, keeps: false }
 }
 
 fn lock(volume: &str, locker: &str) -> Lock {

@@ -1,7 +1,9 @@
 //! Who may change volumes, and which: every change with every key.
 
 use super::*;
-use crate::{ChangeVolumes, Changed, Clerk, Metadata, Visitor, VolumeChange};
+use crate::{
+    ChangeVolumes, Changed, Clerk, GroupChange, Groups, Metadata, PlaceMetadata, Visitor, VolumeChange,
+};
 use async_trait::async_trait;
 use base::map::{SnapshotInfo, VolumeInfo};
 use base::{Access, Permission, Principal, PublicKey, Rights, VolumeId};
@@ -91,13 +93,19 @@ impl Two {
             if let Some((_, namespace)) = place.split_once('/') {
                 cluster.create_namespace(pool, namespace).await.unwrap();
             }
-            for name in ["v", "w", "lies"] {
+            for name in ["v", "w", "lies", "held"] {
                 cluster.create_volume(&named(name), pool, MIB).await.unwrap();
             }
             let wanted = WantedSnapshot { volume: named("v"), name: "s".to_owned() };
             cluster.take_snapshots(&[wanted], 5).await.unwrap();
             cluster.clone_volume(&named("v"), "s", &named("clone")).await.unwrap();
             cluster.set_metadata(&named("v"), "k", "noted").await.unwrap();
+            cluster.set_place_metadata(place, "k", "noted").await.unwrap();
+            let group = format!("{place}/g");
+            cluster.change_group(&group, GroupChange::Create).await.unwrap();
+            let lease = cluster.registry().lease_grant(Duration::from_secs(3600)).await.unwrap().id;
+            let holder = "somebody".to_owned();
+            cluster.attach(&named("held"), ClientId(7), lease, false, holder).await.unwrap();
             let wanted = WantedSnapshot { volume: named("w"), name: "s".to_owned() };
             cluster.take_snapshots(&[wanted], 5).await.unwrap();
             let lies = cluster.trash_volume(&named("lies"), Default::default()).await.unwrap();
@@ -148,14 +156,19 @@ impl Two {
         let snapshot = "new".to_owned();
         let wanted = vec![WantedSnapshot { volume: v.clone(), name: snapshot.clone() }];
         let changes = vec![
-            To::Create { name: new.clone(), pool: pool.to_owned(), bytes: MIB },
+            To::Create { name: new.clone(), pool: pool.to_owned(), bytes: MIB, notes: BTreeMap::new() },
             To::Resize { name: v.clone(), bytes: MIB / 2, allow_shrink: true },
             To::Rename { name: v.clone(), new: new.clone() },
             To::Remove { name: w.clone() },
-            To::Trash { name: w.clone(), at_unix_seconds: 5, keep_seconds: None },
+            To::Trash {
+                name: w.clone(),
+                at_unix_seconds: 5,
+                keep_seconds: None,
+                guarded_until_unix_seconds: None,
+            },
             To::Restore { id, name: None },
             To::Purge { id, generation: Generation(1) },
-            To::Clone { volume: v.clone(), snapshot: s.clone(), name: new.clone() },
+            To::Clone { volume: v.clone(), snapshot: s.clone(), name: new.clone(), notes: BTreeMap::new() },
             To::Flatten { name: named("clone"), is_wanted: true },
             To::RollBack { volume: v.clone(), snapshot: s.clone() },
             To::TakeSnapshots { wanted, at_unix_seconds: 5 },
@@ -163,7 +176,16 @@ impl Two {
             To::ProtectSnapshot { volume: v.clone(), name: s.clone(), protected: true },
             To::RemoveSnapshots { volume: w, names: BTreeSet::from([s]) },
             To::SetMetadata { volume: v.clone(), key: "new".to_owned(), value: "text".to_owned() },
-            To::RemoveMetadata { volume: v, key: "k".to_owned() },
+            To::RemoveMetadata { volume: v.clone(), key: "k".to_owned() },
+            To::SetPlaceMetadata { place: place.to_owned(), key: "new".to_owned(), value: "text".to_owned() },
+            To::RemovePlaceMetadata { place: place.to_owned(), key: "k".to_owned() },
+            To::Group { name: format!("{place}/new"), change: GroupChange::Create },
+            To::Group {
+                name: format!("{place}/g"),
+                change: GroupChange::TakeSnapshot { name: "new".to_owned(), at_unix_seconds: 5 },
+            },
+            To::Group { name: format!("{place}/g"), change: GroupChange::Add { volume: v } },
+            To::TakeAway { volume: named("held"), generation: Generation(1) },
             To::CreateNamespace { pool: pool.to_owned(), name: "new".to_owned() },
             To::RemoveNamespace { pool: pool.to_owned(), name: "empty".to_owned() },
         ];
@@ -175,6 +197,8 @@ impl Two {
                 To::Flatten { .. } | To::RollBack { .. } | To::TakeSnapshots { .. } => {}
                 To::RenameSnapshot { .. } | To::ProtectSnapshot { .. } | To::RemoveSnapshots { .. } => {}
                 To::SetMetadata { .. } | To::RemoveMetadata { .. } => {}
+                To::SetPlaceMetadata { .. } | To::RemovePlaceMetadata { .. } => {}
+                To::Group { .. } | To::TakeAway { .. } => {}
                 To::CreateNamespace { .. } | To::RemoveNamespace { .. } => {}
             }
         }
@@ -187,7 +211,12 @@ fn words_of_strangers(change: &VolumeChange, place: &str) -> String {
     use VolumeChange as To;
     let what = if place.contains('/') { "namespace" } else { "pool" };
     match change {
-        To::Create { .. } => format!("does not make volumes in {what} {place}"),
+        To::Create { .. }
+        | To::SetPlaceMetadata { .. }
+        | To::RemovePlaceMetadata { .. }
+        | To::Group { .. } => {
+            format!("does not make volumes in {what} {place}")
+        }
         To::CreateNamespace { .. } | To::RemoveNamespace { .. } => "does not make or remove".to_owned(),
         To::Restore { .. } | To::Purge { .. } => "no pool that its key is for".to_owned(),
         _ if place.contains('/') => "no pool that its key is for".to_owned(),
@@ -228,7 +257,11 @@ async fn each_change_is_made_by_who_manages_its_pool_and_by_nobody_else() {
         let foreign = words_of_strangers(&change, "ours");
         let beside = match change {
             // It may read what a clone is made of.
-            VolumeChange::Create { .. } | VolumeChange::Clone { .. } => "does not make volumes in pool ours",
+            VolumeChange::Create { .. }
+            | VolumeChange::Clone { .. }
+            | VolumeChange::SetPlaceMetadata { .. }
+            | VolumeChange::RemovePlaceMetadata { .. }
+            | VolumeChange::Group { .. } => "does not make volumes in pool ours",
             VolumeChange::CreateNamespace { .. } | VolumeChange::RemoveNamespace { .. } => &foreign,
             _ => "does not change volume",
         };
@@ -303,6 +336,15 @@ async fn of_volumes_that_are_changed_together_all_must_be_managed() {
     let read = host.ask(Metadata { volume: "ours-v".to_owned() }).await.unwrap();
     assert_eq!(read["k"], "noted");
     assert_refused(host.ask(Metadata { volume: "theirs-v".to_owned() }).await, NOT_THERE, &change);
+    let read = host.ask(PlaceMetadata { place: "ours".to_owned() }).await.unwrap();
+    assert_eq!(read["k"], "noted");
+    assert!(host.ask(Groups { place: "ours".to_owned() }).await.unwrap().contains_key("g"));
+    for place in ["theirs", "nowhere", "theirs/nowhere"] {
+        let place = place.to_owned();
+        let words = "does not make volumes in";
+        assert_forbidden(host.ask(PlaceMetadata { place: place.clone() }).await, words, &change);
+        assert_forbidden(host.ask(Groups { place }).await, words, &change);
+    }
     for volume in ["theirs/theirs-v", "theirs/nothing", "nowhere/theirs-v"] {
         // Whether it is there is not to be seen by what is said.
         assert_forbidden(host.ask(Metadata { volume: volume.to_owned() }).await, words, &change);
@@ -359,9 +401,11 @@ async fn each_change_in_a_namespace_is_made_by_who_manages_that_or_its_pool_and_
         let change = two.changes("ours/mine")[index].clone();
         let foreign = words_of_strangers(&change, "ours/mine");
         let beside = match change {
-            VolumeChange::Create { .. } | VolumeChange::Clone { .. } => {
-                "does not make volumes in namespace ours/mine"
-            }
+            VolumeChange::Create { .. }
+            | VolumeChange::Clone { .. }
+            | VolumeChange::SetPlaceMetadata { .. }
+            | VolumeChange::RemovePlaceMetadata { .. }
+            | VolumeChange::Group { .. } => "does not make volumes in namespace ours/mine",
             _ if of_pool(&change) => &foreign,
             _ => "does not change volume",
         };
@@ -420,6 +464,7 @@ async fn a_key_of_a_namespace_makes_clones_there_of_what_it_may_read_and_restore
         volume: volume.to_owned(),
         snapshot: "s".to_owned(),
         name: name.to_owned(),
+        notes: BTreeMap::new(),
     };
     // Of what it reads, where it manages.
     let Changed::Volume(made) = change(clone("ours/other/w", "ours/mine/copy")).await.unwrap() else {
@@ -564,7 +609,7 @@ async fn a_key_sees_volumes_snapshots_and_keys_of_its_own_and_changes_of_these_a
     assert_eq!(places(&whole).len(), PLACES.len());
     let seen = map_of(&host).await;
     assert_eq!(places(&seen), ["ours/mine"]);
-    assert_eq!(seen.volumes.len(), 4);
+    assert_eq!(seen.volumes.len(), 5);
     assert!(!seen.snapshots.is_empty() && seen.snapshots.keys().all(|id| seen.volumes.contains_key(id)));
     assert_eq!(seen.principals.keys().collect::<Vec<_>>(), ["host"]);
     assert_eq!(seen.namespaces[&OURS].keys().collect::<Vec<_>>(), ["mine"]);
@@ -595,7 +640,7 @@ async fn a_key_sees_volumes_snapshots_and_keys_of_its_own_and_changes_of_these_a
             break map;
         }
     };
-    assert_eq!((places(&map), map.volumes.len()), (vec!["ours/mine".to_owned()], 5));
+    assert_eq!((places(&map), map.volumes.len()), (vec!["ours/mine".to_owned()], 6));
     assert!(map.snapshots.keys().all(|id| map.volumes.contains_key(id)) && map.still.is_empty());
     assert_eq!(map.snapshots_of(map.volume_named("last").unwrap().0).count(), 1);
     assert_eq!(map.namespaces[&OURS].len(), 1);

@@ -58,16 +58,24 @@ impl Export {
         self.is_settling.get()
     }
 
-    /// What it can do, for a client that did or did not negotiate structured replies.
+    /// What it can do, for a client that did or did not negotiate structured replies, and that may write if anybody may.
     #[must_use]
     pub fn transmission_flags(&self, structured: bool) -> u16 {
-        let writing = if self.read_only {
+        self.flags_for(structured, true)
+    }
+
+    /// The same, for a client that may or may not write.
+    #[must_use]
+    pub(super) fn flags_for(&self, structured: bool, may_write: bool) -> u16 {
+        let writing = if self.read_only || !may_write {
             flag::READ_ONLY
         } else {
             flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO
         };
         let unfragmented = if structured { flag::SEND_DF } else { 0 };
-        flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN | writing | unfragmented
+        let always =
+            flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN | flag::SEND_CACHE;
+        always | writing | unfragmented
     }
 }
 

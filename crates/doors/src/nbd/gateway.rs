@@ -14,7 +14,9 @@
 //! fails all that is in flight with `ESHUTDOWN` and ends the gateway with the reason. A client that connects and does not
 //! choose an export is sent away after half a minute; one that did may stay silent.
 
+mod admission;
 mod listen;
+mod lobby;
 mod memory;
 mod orphans;
 #[cfg(test)]
@@ -27,10 +29,13 @@ use super::Output;
 use super::exports::{Export, Exports, ExportsError};
 use super::protocol::ErrorCode;
 use super::server::Connection;
+use super::terms::Terms;
 use super::vocabulary::{Extent, Failure, Limits, Operation, ReadPart, Request, Waiting};
-use base::{BLOCK_BYTES, Buffer, Instant};
+use auth::CertifiedServer;
+use base::{BLOCK_BYTES, Buffer, Instant, PublicKey};
 use client::{Completion, Outcome, VolumeHandle};
 use listen::Listener;
+use lobby::{Arrival, Lobby};
 use memory::{Memory, PIECE_BYTES_MAX};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use orphans::{Orphans, SETTLE_LIMIT};
@@ -73,8 +78,10 @@ pub struct GatewayOptions {
     pub cluster: ClusterAccess,
     /// The volumes, by name, and snapshots, as VOLUME@SNAPSHOT; each becomes an export of that name.
     pub volumes: Vec<String>,
-    /// Where to listen.
-    pub listen: Listen,
+    /// Where to listen: at each of these.
+    pub listen: Vec<Listen>,
+    /// Who connects by TCP encrypts with this server, and has what its key may have. None: nobody is asked who it is.
+    pub tls: Option<CertifiedServer>,
     /// How the volumes are had. Writes to what is opened to be read are refused.
     pub open: OpenAs,
     /// How long an operation may take before its client is told that it failed; `None` lets it wait for ever.
@@ -118,8 +125,12 @@ pub struct Gateway {
     volumes: VolumeLoop,
     handles: Vec<VolumeHandle>,
     exports: Exports,
-    // Removes the socket's name when dropped: after the reactor is gone.
-    listener: Listener,
+    /// Where those are who encrypt.
+    lobby: Option<Lobby>,
+    /// The map by which those were let in who have.
+    admitted_by: u64,
+    // They remove their sockets' names when dropped: after the reactor is gone.
+    listeners: Vec<Listener>,
     /// By the connection's slot.
     doors: Vec<Option<Box<Door>>>,
     works: Works,
@@ -150,10 +161,21 @@ pub struct Gateway {
     stopping_since: Option<Instant>,
 }
 
+/// What each connection may occupy.
+fn limits() -> Limits {
+    Limits {
+        requests_in_flight_max: REQUESTS_IN_FLIGHT_MAX,
+        bytes_in_flight_max: BYTES_IN_FLIGHT_MAX,
+        ..Limits::default()
+    }
+}
+
 /// One client.
 struct Door {
     id: ConnectionId,
     nbd: Connection,
+    /// Which key it has proved to have, and on which terms it was let in by that.
+    admitted: Option<(PublicKey, Terms)>,
     since: Instant,
     /// Requests taken in that wait for a buffer. Their data are in the inbox, which keeps `taken` bytes for
     /// them.
@@ -176,7 +198,8 @@ impl Gateway {
     pub fn open(options: &GatewayOptions) -> Result<Gateway, GatewayError> {
         // First, so that a socket in use is told of without an attach that fences somebody.
         let is_in_use = |error: &ListenError| matches!(error, ListenError::InUse(_));
-        let mut listener = when_free(FREE_WITHIN, is_in_use, || Listener::bind(&options.listen))?;
+        let bind = |listen| when_free(FREE_WITHIN, is_in_use, || Listener::bind(listen));
+        let mut listeners = options.listen.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
         let reactor = ReactorOptions {
             connections_max: connections_max(),
             inbox_bytes: INBOX_BYTES_MIN,
@@ -198,13 +221,29 @@ impl Gateway {
         });
         let exports = Exports::new(exports.collect())?;
         let orphans = exports.all().iter().map(|_| Orphans::default()).collect();
-        let socket = listener.take_socket();
-        volumes.reactor().listen(socket).map_err(LoopError::Ring)?;
+        let mut encrypted = Vec::new();
+        for listener in &mut listeners {
+            match (&options.tls, listener.place()) {
+                (Some(_), Listen::Tcp(_)) => encrypted.push(listener.take_socket()),
+                _ => {
+                    volumes.reactor().listen(listener.take_socket()).map_err(LoopError::Ring)?;
+                }
+            }
+        }
+        let lobby = match &options.tls {
+            Some(server) if !encrypted.is_empty() => {
+                let lobby = Lobby::open(encrypted, server.clone(), volumes.reactor().waker());
+                Some(lobby.map_err(LoopError::Ring)?)
+            }
+            _ => None,
+        };
         Ok(Gateway {
             volumes,
             handles,
             exports,
-            listener,
+            lobby,
+            admitted_by: 0,
+            listeners,
             doors: Vec::new(),
             works: Works::default(),
             orphans,
@@ -226,10 +265,9 @@ impl Gateway {
         })
     }
 
-    /// Where it listens, with the port that it got.
-    #[must_use]
-    pub fn place(&self) -> &Listen {
-        self.listener.place()
+    /// Where it listens, with the ports that it got.
+    pub fn places(&self) -> impl Iterator<Item = &Listen> {
+        self.listeners.iter().map(Listener::place)
     }
 
     /// Something that ends it from another thread.
@@ -286,6 +324,8 @@ impl Gateway {
                     self.exports.set_bytes(index, self.volumes.volume_bytes(*handle));
                 }
                 self.heed_renewals();
+                self.heed_rights();
+                self.admit_arrivals();
             }
             Event::Connected { .. } | Event::FileDone { .. } => {
                 unreachable!("only the client connects, and there are no files")
@@ -294,19 +334,55 @@ impl Gateway {
     }
 
     fn greet(&mut self, id: ConnectionId) {
-        let limits = Limits {
-            requests_in_flight_max: REQUESTS_IN_FLIGHT_MAX,
-            bytes_in_flight_max: BYTES_IN_FLIGHT_MAX,
-            ..Limits::default()
-        };
         let mut wire = Wire { reactor: self.volumes.reactor(), id };
-        let mut nbd = Connection::new(self.exports.clone(), limits, &mut wire);
+        let nbd = Connection::new(self.exports.clone(), limits(), &mut wire);
+        self.add_door(id, nbd, None);
+    }
+
+    /// The terms on which whoever has a key is served, by the newest map.
+    fn terms_of(&self, key: &PublicKey) -> Terms {
+        let volumes: Vec<_> = self.volumes.volumes().iter().map(|volume| volume.id).collect();
+        admission::terms(self.volumes.map(), key, &volumes)
+    }
+
+    /// Serves those who have encrypted and proved their keys.
+    fn admit_arrivals(&mut self) {
+        while let Some(Arrival { stream, key, padding }) = self.lobby.as_ref().and_then(Lobby::next) {
+            let terms = self.terms_of(&key);
+            match self.volumes.reactor().adopt(stream) {
+                Ok(id) => {
+                    if let Terms::Refused(reason) = &terms {
+                        tracing::info!(%key, reason, "an NBD client is refused");
+                    }
+                    let nbd = Connection::encrypted(self.exports.clone(), limits(), terms.clone(), padding);
+                    self.add_door(id, nbd, Some((key, terms)));
+                }
+                Err(error) => tracing::warn!(%error, "an NBD client cannot be served"),
+            }
+        }
+    }
+
+    /// Parts from those whose keys may do something else by now than when they came.
+    fn heed_rights(&mut self) {
+        let revision = self.volumes.map_revision();
+        if self.lobby.is_none() || std::mem::replace(&mut self.admitted_by, revision) == revision {
+            return;
+        }
+        let known = self.doors.iter().flatten().filter_map(|door| Some((door.id, door.admitted.clone()?)));
+        let changed = known.filter(|(_, (key, terms))| self.terms_of(key) != *terms).map(|(id, _)| id);
+        for id in changed.collect::<Vec<_>>() {
+            self.volumes.reactor().close(id, "what its key may do was changed");
+        }
+    }
+
+    fn add_door(&mut self, id: ConnectionId, mut nbd: Connection, admitted: Option<(PublicKey, Terms)>) {
         if self.stopping_since.is_some() {
             nbd.shut_down();
         }
         let door = Door {
             id,
             nbd,
+            admitted,
             since: self.volumes.now(),
             waiting: Vec::new(),
             taken: 0,

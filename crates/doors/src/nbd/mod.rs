@@ -20,6 +20,7 @@ mod negotiation;
 pub mod protocol;
 mod reply;
 pub mod server;
+mod terms;
 #[cfg(test)]
 mod tests;
 pub mod uri;
@@ -30,6 +31,7 @@ pub use exports::{Export, Exports, ExportsError};
 pub use in_flight::PieceId;
 pub use protocol::ErrorCode;
 pub use server::Connection;
+pub use terms::{Admittance, Terms};
 pub use uri::{NbdAddress, NbdUri, NbdUriError};
 pub use vocabulary::{Closed, Extent, Failure, Limits, Operation, ReadPart, Request, Waiting};
 

@@ -4,13 +4,14 @@
 //! a much longer one ends the connection); a connection has at most [`OPTIONS_MAX`] options and some per
 //! export, and gets at most [`REPLY_BYTES_MAX`] bytes of replies to them.
 
-use super::exports::{Export, Exports};
+use super::exports::Exports;
 use super::protocol::{
     ALLOCATION_CONTEXT, BlockSizeInformation, ExportInformation, ExportSize, GREETING_MAGIC, Greeting,
     OPTION_MAGIC, OPTION_REPLY_MAGIC, OptionHeader, OptionReplyHeader, PADDING_BYTES, REQUEST_BYTES_MAX,
     handshake_flag, information, option, option_reply as reply,
 };
 use super::server::BLOCK_BYTES_PREFERRED;
+use super::terms::{Admittance, Terms};
 use super::vocabulary::Closed;
 use super::{Output, protocol};
 use zerocopy::{FromBytes, IntoBytes};
@@ -37,6 +38,8 @@ pub(super) struct Session {
     pub structured: bool,
     /// `BLOCK_STATUS` may be asked.
     pub block_status: bool,
+    /// The client may write, if the export is written to.
+    pub may_write: bool,
 }
 
 /// What one call of [`Negotiation::step`] came to.
@@ -47,6 +50,8 @@ pub(super) enum Step {
     Consumed(usize),
     /// The export that was chosen settles. The same bytes are to come again when it has.
     Settle,
+    /// So many bytes are done with, and the client encrypts from here on.
+    Encrypt(usize),
     /// So many bytes are done with, and requests follow.
     Agreed(usize, Session),
     /// It is over.
@@ -68,6 +73,7 @@ enum Stage {
 #[derive(Debug)]
 pub(super) struct Negotiation {
     exports: Exports,
+    terms: Terms,
     stage: Stage,
     padding: bool,
     structured: bool,
@@ -79,7 +85,7 @@ pub(super) struct Negotiation {
 
 impl Negotiation {
     /// Greets the client.
-    pub fn start(exports: Exports, output: &mut impl Output) -> Negotiation {
+    pub fn start(exports: Exports, terms: Terms, output: &mut impl Output) -> Negotiation {
         let greeting = Greeting {
             magic: GREETING_MAGIC.into(),
             option_magic: OPTION_MAGIC.into(),
@@ -88,6 +94,7 @@ impl Negotiation {
         output.inline(greeting.as_bytes());
         Negotiation {
             exports,
+            terms,
             stage: Stage::Flags,
             padding: true,
             structured: false,
@@ -95,6 +102,25 @@ impl Negotiation {
             options: 0,
             reply_bytes: 0,
         }
+    }
+
+    /// Goes on with a client that was greeted and has encrypted since: nothing else was agreed on.
+    pub fn go_on(exports: Exports, terms: Terms, padding: bool) -> Negotiation {
+        Negotiation {
+            exports,
+            terms,
+            stage: Stage::Options,
+            padding,
+            structured: false,
+            block_status: None,
+            options: 0,
+            reply_bytes: 0,
+        }
+    }
+
+    /// Whether the client wants old answers to end with zeros.
+    pub fn padding(&self) -> bool {
+        self.padding
     }
 
     /// Handles the one unit at the front of `bytes`, if it is there as a whole.
@@ -153,7 +179,7 @@ impl Negotiation {
             option::GO => Fields(data).string(),
             _ => None,
         };
-        let export = name.and_then(|name| self.exports.find(name));
+        let export = name.and_then(|name| self.known(name));
         export.is_some_and(|export| self.exports.all()[export].is_settling())
     }
 
@@ -183,9 +209,29 @@ impl Negotiation {
             self.refuse(output, code, reply::ERR_SHUTDOWN, "this server is shutting down");
             return Step::Consumed(consumed);
         }
+        match &self.terms {
+            Terms::MustEncrypt if code == option::STARTTLS && data.is_empty() => {
+                self.reply(output, code, reply::ACK, &[]);
+                return Step::Encrypt(consumed);
+            }
+            Terms::MustEncrypt => {
+                let text = "this server serves nothing in the clear; connect with TLS, as nbds://";
+                self.refuse(output, code, reply::ERR_TLS_REQD, text);
+                return Step::Consumed(consumed);
+            }
+            Terms::Refused(reason) => {
+                let reason = reason.clone();
+                self.refuse(output, code, reply::ERR_POLICY, &reason);
+                return Step::Consumed(consumed);
+            }
+            Terms::Open | Terms::Admitted(_) => {}
+        }
         match code {
             option::LIST if data.is_empty() => {
-                for export in self.exports.clone().all() {
+                let all = self.exports.clone();
+                let seen = |at: &usize| self.terms.with(*at) > Admittance::Hidden;
+                let seen: Vec<usize> = (0..all.all().len()).filter(seen).collect();
+                for export in seen.into_iter().map(|at| &all.all()[at]) {
                     let length = (export.name().len() as u32).to_be_bytes();
                     let parts = [&length, export.name().as_bytes(), export.description().as_bytes()];
                     self.reply(output, code, reply::SERVER, &parts);
@@ -209,6 +255,9 @@ impl Negotiation {
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
                 self.meta_context(code, data, output);
             }
+            option::STARTTLS if self.terms != Terms::Open => {
+                self.refuse(output, code, reply::ERR_INVALID, "this connection is encrypted already");
+            }
             option::STARTTLS => {
                 let text =
                     "this server does not encrypt; connect without TLS, over a Unix socket if in doubt";
@@ -224,6 +273,7 @@ impl Negotiation {
             export,
             structured: self.structured,
             block_status: self.structured && self.block_status == Some(export),
+            may_write: self.terms.with(export) == Admittance::Write,
         }
     }
 
@@ -238,10 +288,10 @@ impl Negotiation {
         if shutting_down {
             return Step::Closed(consumed, Closed::ShuttingDown);
         }
-        let Some(index) = self.exports.find(name) else {
+        let Some(index) = self.known(name) else {
             return Step::Closed(consumed, Closed::ExportUnknown(readable(name)));
         };
-        output.inline(size_and_flags(&self.exports.all()[index], self.structured).as_bytes());
+        output.inline(self.size_and_flags(index).as_bytes());
         if self.padding {
             output.inline(&[0; PADDING_BYTES]);
         }
@@ -278,10 +328,7 @@ impl Negotiation {
             bytes_max: REQUEST_BYTES_MAX.into(),
         };
         self.reply(output, code, reply::INFO, &[block_size.as_bytes()]);
-        let size = ExportInformation {
-            kind: information::EXPORT.into(),
-            export: size_and_flags(export, self.structured),
-        };
+        let size = ExportInformation { kind: information::EXPORT.into(), export: self.size_and_flags(index) };
         self.reply(output, code, reply::INFO, &[size.as_bytes()]);
         self.reply(output, code, reply::ACK, &[]);
         Some(index)
@@ -316,7 +363,7 @@ impl Negotiation {
     }
 
     fn find(&mut self, code: u32, name: &[u8], output: &mut impl Output) -> Option<usize> {
-        let found = self.exports.find(name);
+        let found = self.known(name);
         if found.is_none() {
             let text = if name.is_empty() {
                 "this server has no default export; name one, `nbdinfo --list` shows them".to_owned()
@@ -326,6 +373,20 @@ impl Negotiation {
             self.refuse(output, code, reply::ERR_UNKNOWN, &text);
         }
         found
+    }
+
+    /// The export of that name, if the client may see it.
+    fn known(&self, name: &[u8]) -> Option<usize> {
+        self.exports.find(name).filter(|export| self.terms.with(*export) > Admittance::Hidden)
+    }
+
+    fn size_and_flags(&self, index: usize) -> ExportSize {
+        let export = &self.exports.all()[index];
+        let may_write = self.terms.with(index) == Admittance::Write;
+        ExportSize {
+            bytes: export.bytes().into(),
+            flags: export.flags_for(self.structured, may_write).into(),
+        }
     }
 
     fn refuse(&mut self, output: &mut impl Output, code: u32, kind: u32, text: &str) {
@@ -346,10 +407,6 @@ impl Negotiation {
         }
         self.reply_bytes += size_of::<OptionReplyHeader>() + length;
     }
-}
-
-fn size_and_flags(export: &Export, structured: bool) -> ExportSize {
-    ExportSize { bytes: export.bytes().into(), flags: export.transmission_flags(structured).into() }
 }
 
 /// The start of a name that a client sent, fit to be shown.

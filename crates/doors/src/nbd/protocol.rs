@@ -53,6 +53,8 @@ pub mod transmission_flag {
     pub const SEND_DF: u16 = 1 << 7;
     /// All connections see the same data; a flush on one covers them all.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
+    /// `CACHE` is known.
+    pub const SEND_CACHE: u16 = 1 << 10;
     /// The flag `FAST_ZERO` is known.
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
 }
@@ -93,8 +95,12 @@ pub mod option_reply {
     pub const ERROR_BIT: u32 = 1 << 31;
     /// The option is not known or not supported.
     pub const ERR_UNSUP: u32 = ERROR_BIT | 1;
+    /// Whoever asks may not have it.
+    pub const ERR_POLICY: u32 = ERROR_BIT | 2;
     /// The option's data make no sense.
     pub const ERR_INVALID: u32 = ERROR_BIT | 3;
+    /// Encrypt first.
+    pub const ERR_TLS_REQD: u32 = ERROR_BIT | 5;
     /// No such export.
     pub const ERR_UNKNOWN: u32 = ERROR_BIT | 6;
     /// The server is about to go.
@@ -127,6 +133,8 @@ pub mod command {
     pub const FLUSH: u16 = 3;
     /// A range's content is no longer needed.
     pub const TRIM: u16 = 4;
+    /// A range will be read soon.
+    pub const CACHE: u16 = 5;
     /// Make a range zero.
     pub const WRITE_ZEROES: u16 = 6;
     /// Tell which parts of a range are allocated.

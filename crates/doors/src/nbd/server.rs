@@ -15,12 +15,13 @@ use super::exports::Exports;
 use super::in_flight::{Answer, Held, InFlight, PieceId, Plan};
 use super::negotiation::{ALLOCATION_CONTEXT_ID, Negotiation, Session, Step};
 use super::protocol::{
-    ErrorCode, ExtentDescriptor, HoleChunk, REQUEST_BYTES_MAX, REQUEST_MAGIC, RequestHeader, chunk, command,
-    command_flag as flag,
+    ErrorCode, ExtentDescriptor, HoleChunk, OptionHeader, REQUEST_BYTES_MAX, REQUEST_MAGIC, RequestHeader,
+    chunk, command, command_flag as flag,
 };
 use super::reply::{
     chunk_header, data_header, push_failure, push_part, push_zeros, simple_reply, whole_header,
 };
+use super::terms::Terms;
 use super::vocabulary::{Closed, Extent, Failure, Limits, Operation, ReadPart, Request, Waiting};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -112,13 +113,29 @@ impl Connection {
     /// If a limit is 0, or a piece is below 4 KiB.
     #[must_use]
     pub fn new(exports: Exports, limits: Limits, output: &mut impl Output) -> Connection {
+        let negotiation = Negotiation::start(exports.clone(), Terms::Open, output);
+        Connection::with(exports, limits, negotiation, size_of::<u32>())
+    }
+
+    /// A client that was greeted elsewhere and has encrypted there goes on here, on those terms. Old answers end with zeros if it
+    /// wants padding.
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    #[must_use]
+    pub fn encrypted(exports: Exports, limits: Limits, terms: Terms, padding: bool) -> Connection {
+        let negotiation = Negotiation::go_on(exports.clone(), terms, padding);
+        Connection::with(exports, limits, negotiation, size_of::<OptionHeader>())
+    }
+
+    fn with(exports: Exports, limits: Limits, negotiation: Negotiation, needed: usize) -> Connection {
         assert!(limits.requests_in_flight_max > 0, "a connection serves at least one request");
         assert!(limits.read_piece_bytes.min(limits.write_piece_bytes) >= 4096, "pieces have 4 KiB or more");
         Connection {
-            phase: Phase::Negotiating(Negotiation::start(exports.clone(), output)),
+            phase: Phase::Negotiating(negotiation),
             exports,
             limits,
-            waiting: Waiting::Bytes(size_of::<u32>()),
+            waiting: Waiting::Bytes(needed),
             in_flight: InFlight::default(),
             bytes_in_flight: 0,
             shutting_down: false,
@@ -191,6 +208,11 @@ impl Connection {
                     Step::Wait(count) => Progress::Wait(Waiting::Bytes(count)),
                     Step::Settle => Progress::Wait(Waiting::Settlement),
                     Step::Consumed(count) => Progress::Consumed(count),
+                    // It is encrypted already, or not to be: who must encrypt does so before it comes here.
+                    Step::Encrypt(count) => {
+                        self.phase = Phase::Closed(Closed::Aborted);
+                        Progress::Consumed(count)
+                    }
                     Step::Agreed(count, session) => {
                         self.phase = Phase::Transmitting(session, Next::Header);
                         Progress::Consumed(count)
@@ -450,7 +472,7 @@ impl Connection {
         }
         let flags_allowed = match code {
             command::READ if session.structured => flag::FUA | flag::DF,
-            command::READ | command::WRITE | command::FLUSH | command::TRIM => flag::FUA,
+            command::READ | command::WRITE | command::FLUSH | command::TRIM | command::CACHE => flag::FUA,
             command::WRITE_ZEROES => flag::FUA | flag::NO_HOLE | flag::FAST_ZERO,
             command::BLOCK_STATUS => flag::FUA | flag::REQ_ONE,
             _ => return invalid(format!("this server does not know command {code}")),
@@ -469,7 +491,7 @@ impl Connection {
             };
         }
         let writes = matches!(code, command::WRITE | command::TRIM | command::WRITE_ZEROES);
-        if writes && export.read_only() {
+        if writes && (export.read_only() || !session.may_write) {
             let text = format!("export {:?} is read-only", export.name());
             return Err(Failure::new(ErrorCode::NotPermitted, text));
         }
@@ -497,7 +519,8 @@ impl Connection {
                 format!("at most {UNFRAGMENTED_BYTES_MAX} bytes are read without fragments, not {length}");
             return Err(Failure::new(ErrorCode::Overflow, text));
         }
-        if length == 0 {
+        // What is read comes from the drives each time: there is nothing to bring nearer.
+        if length == 0 || code == command::CACHE {
             return Ok(Verdict::Nothing);
         }
         let mut plan = Plan {

@@ -1,6 +1,7 @@
 //! What is to be done, as functions of the map, of what was seen before, and of a moment.
 
 pub mod cuts;
+pub mod full;
 pub mod membership;
 pub mod removed_pools;
 pub mod schedules;

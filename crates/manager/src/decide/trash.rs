@@ -64,7 +64,8 @@ mod tests {
     use base::map::VolumeInfo;
 
     fn lying(keep_seconds: Option<u64>, until_unix_seconds: Option<u64>) -> VolumeInfo {
-        let trashed = Some(Trashed { at_unix_seconds: 5, keep_seconds, until_unix_seconds });
+        let trashed =
+            Some(Trashed { at_unix_seconds: 5, keep_seconds, until_unix_seconds, ..Trashed::default() });
         VolumeInfo { trashed, generation: Generation(7), ..VolumeInfo::default() }
     }
 

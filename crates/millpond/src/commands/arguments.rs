@@ -1,8 +1,8 @@
 //! What the command line accepts, with the help that a person reads.
 
 use crate::commands::{
-    auth, bench, client, cluster, config, lab, log, migrate, monitor, namespace, nbd, node, node_process,
-    osd, pg, placement, pool, schedule, scrub, status, up, verdict, volume,
+    auth, bench, ceph_conf, client, cluster, config, lab, log, migrate, monitor, namespace, nbd, node,
+    node_process, osd, pg, placement, pool, schedule, scrub, status, up, verdict, volume,
 };
 use crate::top;
 use clap::{Parser, Subcommand};
@@ -92,6 +92,8 @@ pub enum Command {
     /// Say who may connect, and what they may do
     #[command(subcommand)]
     Auth(auth::AuthCommand),
+    /// Write what programs that use Ceph's RBD read to find this cluster
+    CephConf(ceph_conf::CephConfArguments),
     /// Serve volumes over NBD, until Ctrl-C
     Nbd(nbd::NbdArguments),
     /// Measure a drive, a volume or an NBD export

@@ -1,5 +1,7 @@
 //! `millpond auth`: who may connect, and what they may do then.
 
+mod certificate;
+
 use crate::Usage;
 use crate::args::ListArguments;
 use crate::commands::limits::LimitArguments;
@@ -42,6 +44,15 @@ pub enum AuthCommand {
         #[arg(value_name = "KEY")]
         key: PathBuf,
     },
+    /// Make a certificate for a server of volumes, or for a client of one that encrypts with TLS
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  millpond auth certificate server --host pond.example --host 192.0.2.1 --out tls\n  \
+                            millpond auth certificate client vm-host-1.key --out vm-host-1-tls\n\nThe owner's key vouches for \
+                            servers, and clients know them by ca-cert.pem. What a client may do follows from its key, as ever: \
+                            `millpond auth rm` ends that."
+    )]
+    Certificate(certificate::CertificateCommand),
     /// List who may connect
     #[command(after_help = "Examples:\n  millpond auth ls\n  millpond auth ls --json")]
     Ls(ListArguments),
@@ -184,6 +195,7 @@ pub fn run(command: &AuthCommand, directory: &Path) -> anyhow::Result<()> {
             let token = access::with_cluster(directory, async |cluster| token(cluster, key).await)?;
             output::print_line(&token.to_string())
         }
+        AuthCommand::Certificate(command) => certificate::run(command, directory),
         AuthCommand::Ls(arguments) => {
             let views = access::with_desk(directory, async |desk| list(desk).await)?;
             output::show(arguments.json, &views, || table(&views))
@@ -261,7 +273,8 @@ fn rights(
     Ok(Rights { namespaces: [(id, named)].into(), ..Rights::default() })
 }
 
-async fn token(cluster: &Cluster, path: &Path) -> anyhow::Result<ClientToken> {
+/// What a machine needs to become a client, by the file of its key.
+pub(super) async fn token(cluster: &Cluster, path: &Path) -> anyhow::Result<ClientToken> {
     let key = SecretKey::load(path)?;
     let map = cluster.map().await?;
     let shown = path.display();

@@ -3,6 +3,7 @@
 pub mod arguments;
 pub mod auth;
 pub mod bench;
+pub mod ceph_conf;
 pub mod client;
 pub mod cluster;
 pub mod config;

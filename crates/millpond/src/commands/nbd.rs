@@ -7,6 +7,7 @@ use crate::host::directory::Directory;
 use crate::host::stop;
 use crate::output;
 use anyhow::bail;
+use auth::CertifiedServer;
 use clap::Args;
 use doors::nbd::gateway::{Gateway, GatewayOptions, Listen};
 use doors::nbd::{NbdAddress, NbdUri};
@@ -26,6 +27,7 @@ Examples:
   millpond nbd disk                                    on the socket nbd.sock in the cluster's directory
   millpond nbd disk --listen unix:/run/disk.sock
   millpond nbd disk other --listen tcp:127.0.0.1       two exports on port 10809
+  millpond nbd disk --listen tcp:127.0.0.1 --listen tcp:[::1] --listen unix:/run/disk.sock
   millpond nbd archive --read-only                     beside whoever has it attached
   millpond nbd disk --open                             attached by the first write, and given up to the next who writes
   millpond nbd disk --timeout 60s                      an operation that takes longer fails with EIO
@@ -35,8 +37,13 @@ Clients then use, for example:
   qemu-img info 'nbd+unix:///disk?socket=./data/nbd.sock'
   nbd-client -unix ./data/nbd.sock -N disk /dev/nbd0
 
-NBD over TCP has neither passwords nor encryption: whoever reaches the port reads and writes the
-volumes. Listen on an address that only trusted machines reach.";
+NBD over TCP has neither passwords nor encryption by itself: whoever reaches the port reads and writes the volumes. So
+addresses that other machines reach are refused, unless --tls encrypts and asks each client for its key:
+  millpond auth certificate server --host pond.example --out /etc/millpond/tls     (by the cluster's owner)
+  millpond nbd disk --listen tcp:0.0.0.0 --tls /etc/millpond/tls
+  millpond auth certificate client vm-host-1.key --out vm-host-1-tls                (for each client)
+  nbdinfo 'nbds://pond.example/disk?tls-certificates=vm-host-1-tls'
+--plain says that all machines that reach it are trusted.";
 
 /// Serve volumes over NBD, until Ctrl-C.
 #[derive(Args, Clone, Debug)]
@@ -46,9 +53,18 @@ pub struct NbdArguments {
     #[arg(required = true, value_name = "VOLUME")]
     pub volumes: Vec<String>,
 
-    /// Where to listen: unix:PATH, or tcp:ADDRESS with or without :PORT [default: unix:DIR/nbd.sock]
+    /// Where to listen: unix:PATH, or tcp:ADDRESS with or without :PORT; may be given several times [default: unix:DIR/nbd.sock]
     #[arg(long, value_name = "ADDRESS", value_parser = parse_listen)]
-    pub listen: Option<Listen>,
+    pub listen: Vec<Listen>,
+
+    /// Encrypt what goes over TCP, and serve each client what its key may have: a directory with server-cert.pem and
+    /// server-key.pem, as `millpond auth certificate` writes them
+    #[arg(long, value_name = "DIR", conflicts_with = "plain")]
+    pub tls: Option<PathBuf>,
+
+    /// Listen also where other machines reach it, without encryption: all that do are trusted with the volumes
+    #[arg(long)]
+    pub plain: bool,
 
     /// Let other clients attach the volumes at the same time, if they ask for it too
     #[arg(long)]
@@ -107,6 +123,7 @@ pub fn run(arguments: &NbdArguments, path: &Path) -> anyhow::Result<()> {
     if let Some(parent) = arguments.parent {
         node_process::end_with(parent)?;
     }
+    check_reach(&arguments.listen, arguments.plain || arguments.tls.is_some())?;
     let directory = Directory::new(path)?;
     if let Some(name) = named_twice(&arguments.volumes) {
         bail!(Usage(format!("volume {name} is named twice; name each volume once")));
@@ -126,12 +143,28 @@ fn named_twice(volumes: &[String]) -> Option<&String> {
 }
 
 /// Where it listens. Clients may stand elsewhere when they read a path.
-fn place(asked: Option<&Listen>, directory: &Directory) -> std::io::Result<Listen> {
-    Ok(match asked {
-        None => Listen::Unix(directory.nbd_socket()),
-        Some(Listen::Unix(path)) => Listen::Unix(std::path::absolute(path)?),
-        Some(Listen::Tcp(address)) => Listen::Tcp(*address),
-    })
+fn places(asked: &[Listen], directory: &Directory) -> std::io::Result<Vec<Listen>> {
+    let place = |listen: &Listen| match listen {
+        Listen::Unix(path) => std::path::absolute(path).map(Listen::Unix),
+        Listen::Tcp(address) => Ok(Listen::Tcp(*address)),
+    };
+    match asked {
+        [] => Ok(vec![Listen::Unix(directory.nbd_socket())]),
+        asked => asked.iter().map(place).collect(),
+    }
+}
+
+/// Nobody serves volumes to a network by accident.
+fn check_reach(asked: &[Listen], plain: bool) -> anyhow::Result<()> {
+    let open = asked.iter().find(|listen| !listen.is_of_this_machine());
+    match open.filter(|_| !plain) {
+        None => Ok(()),
+        Some(open) => bail!(Usage(format!(
+            "other machines reach {open}, and whoever does could read and write the volumes: there are neither passwords nor \
+             encryption; encrypt with --tls, listen on tcp:127.0.0.1 or on a Unix socket, or say --plain if all of those machines \
+             are trusted"
+        ))),
+    }
 }
 
 /// A time limit of operations, as people write it: `30s`, `500ms`, `2m`, or seconds alone.
@@ -162,30 +195,39 @@ fn serve(arguments: &NbdArguments, directory: &Directory) -> anyhow::Result<()> 
     let options = GatewayOptions {
         cluster: directory.access(arguments.key.as_deref())?,
         volumes: arguments.volumes.clone(),
-        listen: place(arguments.listen.as_ref(), directory)?,
+        listen: places(&arguments.listen, directory)?,
+        tls: arguments.tls.as_deref().map(CertifiedServer::load).transpose()?,
         open: arguments.open_as(),
         timeout: arguments.timeout,
     };
     let mut gateway = Gateway::open(&options)?;
     let stopper = gateway.stopper();
     stop::on_wish(move || stopper.stop())?;
-    output::print(&how_to_connect(&options.volumes, arguments.read_only, gateway.place()))?;
+    let places: Vec<&Listen> = gateway.places().collect();
+    let is_encrypted = options.tls.is_some();
+    output::print(&how_to_connect(&options.volumes, arguments.read_only, is_encrypted, &places))?;
     gateway.run()?;
     output::notice("stopping");
     Ok(())
 }
 
-fn how_to_connect(volumes: &[String], read_only: bool, place: &Listen) -> String {
-    let mut text = format!("Serving {} on {place}", volumes.join(", "));
+fn how_to_connect(volumes: &[String], read_only: bool, is_encrypted: bool, places: &[&Listen]) -> String {
+    let on: Vec<String> = places.iter().map(ToString::to_string).collect();
+    let mut text = format!("Serving {} on {}", volumes.join(", "), on.join(", "));
     text.push_str(if read_only { ", read-only. Connect to:\n\n" } else { ". Connect to:\n\n" });
-    for volume in volumes {
+    for (place, volume) in places.iter().flat_map(|place| volumes.iter().map(move |volume| (place, volume))) {
         let address = match place {
             Listen::Unix(path) => NbdAddress::Unix(path.clone()),
             Listen::Tcp(address) => NbdAddress::Tcp { host: address.ip().to_string(), port: address.port() },
         };
-        text.push_str(&format!("  {}\n", NbdUri { address, export: volume.clone() }));
+        let uri = NbdUri { address, export: volume.clone() }.to_string();
+        // Only who reaches it by a network encrypts.
+        match uri.strip_prefix("nbd://") {
+            Some(rest) if is_encrypted => text.push_str(&format!("  nbds://{rest}?tls-certificates=DIR\n")),
+            _ => text.push_str(&format!("  {uri}\n")),
+        }
     }
-    let server = match place {
+    let server = match places[0] {
         Listen::Unix(path) => format!("-unix {}", path.display()),
         Listen::Tcp(address) => format!("{} {}", address.ip(), address.port()),
     };
@@ -220,10 +262,22 @@ mod tests {
     #[test]
     fn the_invitation_holds_an_address_for_each_volume() {
         let volumes = ["a".to_owned(), "b".to_owned()];
-        let text = how_to_connect(&volumes, false, &Listen::Unix("/run/x.sock".into()));
+        let text = how_to_connect(&volumes, false, false, &[&Listen::Unix("/run/x.sock".into())]);
         assert!(text.contains("nbd+unix:///b?socket=/run/x.sock"), "{text}");
-        let text = how_to_connect(&volumes, true, &Listen::Tcp("[::1]:7".parse().unwrap()));
-        assert!(text.contains("nbd://[::1]:7/a"), "{text}");
+        let tcp = [7, 8].map(|port| Listen::Tcp(SocketAddr::new("::1".parse().unwrap(), port)));
+        let text = how_to_connect(&volumes, true, false, &tcp.each_ref());
+        assert!(text.contains("nbd://[::1]:7/a") && text.contains("nbd://[::1]:8/b"), "{text}");
+        let text = how_to_connect(&volumes, true, true, &tcp.each_ref());
+        assert!(text.contains("nbds://[::1]:7/a?tls-certificates=DIR"), "{text}");
+    }
+
+    #[test]
+    fn what_other_machines_reach_is_not_listened_on_by_accident() {
+        let listen = ["tcp:127.0.0.1", "tcp:0.0.0.0"].map(|text| parse_listen(text).unwrap());
+        let refused = check_reach(&listen, false).unwrap_err().to_string();
+        assert!(refused.contains("0.0.0.0:10809") && refused.contains("--plain"), "{refused}");
+        check_reach(&listen, true).unwrap();
+        check_reach(&listen[..1], false).unwrap();
     }
 
     #[test]
@@ -248,6 +302,6 @@ mod tests {
     #[test]
     fn it_listens_in_the_cluster_s_directory_unless_told_otherwise() {
         let directory = Directory::new(Path::new("/pond")).unwrap();
-        assert_eq!(place(None, &directory).unwrap(), Listen::Unix("/pond/nbd.sock".into()));
+        assert_eq!(places(&[], &directory).unwrap(), [Listen::Unix("/pond/nbd.sock".into())]);
     }
 }

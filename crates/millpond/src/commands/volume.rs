@@ -35,6 +35,7 @@ use meta::MetaCommand;
 use registry::RegistryError;
 use registry_remote::Desk;
 use snapshot::{SnapshotCommand, SnapshotName};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use trash::Which;
@@ -314,7 +315,8 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
             let PlacedName { pool, namespace, name: called } = PlacedName::new(name, pool.as_deref())?;
             // Versions that know of no namespaces know bare names only.
             let called = if namespace.is_empty() { called } else { format!("{pool}/{namespace}/{called}") };
-            let create = VolumeChange::Create { name: called, pool: pool.clone(), bytes: size.0 };
+            let notes = BTreeMap::new();
+            let create = VolumeChange::Create { name: called, pool: pool.clone(), bytes: size.0, notes };
             let volume = change_and_find(directory, create)?;
             tell(&volume, *json, &format!("volume {name} made: {size} in pool {pool}"))
         }
@@ -370,7 +372,8 @@ pub fn run(command: &VolumeCommand, directory: &Path) -> anyhow::Result<()> {
         VolumeCommand::Import(arguments) => import::run(arguments, directory),
         VolumeCommand::Clone { snapshot, new, json } => {
             let SnapshotName { volume, snapshot: name } = snapshot.clone();
-            let clone = VolumeChange::Clone { volume, snapshot: name, name: new.clone() };
+            let notes = BTreeMap::new();
+            let clone = VolumeChange::Clone { volume, snapshot: name, name: new.clone(), notes };
             let volume = change_and_find(directory, clone)?;
             tell(&volume, *json, &format!("volume {new} made: it holds what {snapshot} holds"))
         }

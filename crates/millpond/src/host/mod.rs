@@ -10,6 +10,7 @@ pub mod inquiry;
 pub mod joined;
 pub mod local_cluster;
 pub mod network_namespaces;
+pub mod new_files;
 pub mod readiness;
 pub mod scrape_targets;
 pub mod settings;

@@ -187,6 +187,153 @@ images.trash_move(pool, "back")
 images.trash_remove(pool, lying[0]["id"])
 assert list(images.trash_list(pool)) == []
 
+# A delay keeps it from being removed by who asks for no more than that.
+images.create(pool, "late", MIB)
+images.trash_move(pool, "late", 1000)
+lying = images.trash_get(pool, list(images.trash_list(pool))[0]["id"])
+assert lying["deferment_end_time"] > lying["deletion_time"]
+refused(rbd.PermissionError, images.trash_remove, pool, lying["id"])
+images.trash_remove(pool, lying["id"], True)
+
+# What is asked of an image that volumes have nothing for is told again; a clone has it of its parent.
+images.create(pool, "odd", 8 * MIB, 20, old_format=False, features=61, stripe_unit=1 << 16, stripe_count=4)
+for features in (64, 1 << 40):
+    refused(rbd.FunctionNotSupported, lambda: images.create(pool, "x", MIB, old_format=False, features=features))
+with rbd.Image(pool, "odd") as image:
+    facts = image.stat()
+    assert (facts["order"], facts["obj_size"], facts["num_objs"]) == (20, MIB, 8), facts
+    assert (image.stripe_unit(), image.stripe_count(), image.features()) == (1 << 16, 4, 63)
+    image.update_features(rbd.RBD_FEATURE_FAST_DIFF, False)
+    assert image.features() == 63 - rbd.RBD_FEATURE_FAST_DIFF
+    refused(rbd.InvalidArgument, image.update_features, rbd.RBD_FEATURE_LAYERING, False)
+    assert list(image.metadata_list()) == []
+    refused(rbd.InvalidArgument, image.metadata_set, "rbd:order", "22")
+    refused(KeyError, image.metadata_get, "rbd:order")
+    made, changed = image.create_timestamp(), image.modify_timestamp()
+    assert made.year > 2000 and changed >= made
+    image.set_snap_limit(1)
+    image.create_snap("s")
+    refused(rbd.DiskQuotaExceeded, image.create_snap, "t")
+    image.protect_snap("s")
+    images.clone(pool, "odd", "s", pool, "child")
+    with rbd.Image(pool, "child") as child:
+        assert (child.stat()["order"], child.stripe_count()) == (20, 4)
+    images.remove(pool, "child")
+
+    # With all snapshots it is copied elsewhere.
+    image.write(b"later", 0)
+    image.deep_copy(pool, "deep")
+    with rbd.Image(pool, "deep", "s") as copy:
+        assert copy.read(0, 5) == bytes(5)
+    with rbd.Image(pool, "deep") as copy:
+        assert copy.read(0, 5) == b"later" and copy.is_protected_snap("s") and copy.stat()["order"] == 20
+        copy.unprotect_snap("s")
+        copy.remove_snap("s")
+    images.remove(pool, "deep")
+    image.unprotect_snap("s")
+    image.remove_snap("s")
+
+# It is moved: told so until that is for good.
+images.migration_prepare(pool, "odd", pool, "even", order=22)
+status = images.migration_status(pool, "even")
+assert (status["source_image_name"], status["state"]) == ("odd", rbd.RBD_IMAGE_MIGRATION_STATE_PREPARED)
+refused(rbd.ImageBusy, lambda: images.migration_prepare(pool, "even", pool, "other"))
+images.migration_abort(pool, "even")
+with rbd.Image(pool, "odd") as image:
+    assert image.stat()["order"] == 20 and image.read(0, 5) == b"later"
+images.migration_prepare(pool, "odd", pool, "even", order=22)
+refused(rbd.InvalidArgument, images.migration_commit, pool, "even")
+images.migration_execute(pool, "even")
+images.migration_commit(pool, "even")
+refused(rbd.InvalidArgument, images.migration_status, pool, "even")
+with rbd.Image(pool, "even") as image:
+    assert image.stat()["order"] == 22 and image.read(0, 5) == b"later"
+
+# The exclusive lock by hand: kept until it is released, or broken, which fences whoever had it.
+other = rados.Rados(rados_id="admin", conffile="")
+other.connect()
+there = other.open_ioctx("default")
+with rbd.Image(pool, "even") as first, rbd.Image(there, "even") as second:
+    assert list(first.lock_get_owners()) == [] and not first.is_exclusive_lock_owner()
+    first.lock_acquire(rbd.RBD_LOCK_MODE_EXCLUSIVE)
+    assert first.is_exclusive_lock_owner() and not second.is_exclusive_lock_owner()
+    refused(rbd.ReadOnlyImage, second.lock_acquire, rbd.RBD_LOCK_MODE_EXCLUSIVE)
+    refused(rbd.ReadOnlyImage, second.write, b"no", 0)
+    first.write(b"first", 0)
+    first.lock_release()
+    refused(rbd.InvalidArgument, first.lock_release)
+    second.write(b"other", 0)
+    assert second.is_exclusive_lock_owner() and first.read(0, 5) == b"other"
+    first.lock_acquire(rbd.RBD_LOCK_MODE_EXCLUSIVE)
+    owners = list(second.lock_get_owners())
+    assert [owner["mode"] for owner in owners] == [rbd.RBD_LOCK_MODE_EXCLUSIVE], owners
+    refused(rbd.ImageBusy, second.lock_break, rbd.RBD_LOCK_MODE_EXCLUSIVE, "client.4000000000")
+    second.lock_break(rbd.RBD_LOCK_MODE_EXCLUSIVE, owners[0]["owner"])
+    refused(rbd.ConnectionShutdown, first.is_exclusive_lock_owner)
+    refused(rbd.ConnectionShutdown, first.write, b"never", 0)
+    second.lock_acquire(rbd.RBD_LOCK_MODE_EXCLUSIVE)
+    assert second.read(0, 5) == b"other"
+there.close()
+other.shutdown()
+images.remove(pool, "even")
+
+# A size of nothing, and more again.
+images.create(pool, "none", 0)
+with rbd.Image(pool, "none") as image:
+    assert image.size() == 0 and list(image.list_snaps()) == []
+    image.resize(MIB)
+    image.write(b"now", 0)
+    image.resize(0)
+    image.resize(MIB)
+    assert image.read(0, 3) == bytes(3)
+images.remove(pool, "none")
+
+# Groups: snapshots of several images together.
+images.group_create(pool, "group")
+refused(rbd.ObjectExists, images.group_create, pool, "group")
+images.group_rename(pool, "group", "both")
+assert images.group_list(pool) == ["both"]
+for name in ("a", "b"):
+    images.create(pool, name, MIB)
+both = rbd.Group(pool, "both")
+both.add_image(pool, "a")
+both.add_image(pool, "b")
+refused(rbd.ObjectExists, both.add_image, pool, "a")
+assert sorted(image["name"] for image in both.list_images()) == ["a", "b"]
+with rbd.Image(pool, "a") as image:
+    assert image.group()["name"] == "both" and image.op_features() & rbd.RBD_OPERATION_FEATURE_GROUP
+    image.write(b"before", 0)
+both.create_snap("s")
+assert [snapshot["name"] for snapshot in both.list_snaps()] == ["s"]
+with rbd.Image(pool, "a") as image:
+    image.write(b"after.", 0)
+    (snapshot,) = image.list_snaps()
+    assert snapshot["namespace"] == rbd.RBD_SNAP_NAMESPACE_TYPE_GROUP, snapshot
+    assert (snapshot["group"]["name"], snapshot["group"]["snap_name"]) == ("both", "s"), snapshot
+    refused(rbd.ImageNotFound, image.remove_snap, snapshot["name"])
+both.rollback_to_snap("s")
+with rbd.Image(pool, "a") as image:
+    assert image.read(0, 6) == b"before"
+both.rename_snap("s", "t")
+both.remove_image(pool, "b")
+refused(rbd.ObjectNotFound, both.remove_image, pool, "b")
+both.remove_snap("t")
+images.group_remove(pool, "both")
+for name in ("a", "b"):
+    images.remove(pool, name)
+
+# What is said beside a pool.
+images.config_set(pool, "rbd_cache", "true")
+options = {option["name"]: option for option in images.config_list(pool)}
+assert (options["rbd_cache"]["value"], options["rbd_cache"]["source"]) == ("true", rbd.RBD_CONFIG_SOURCE_POOL)
+with rbd.Image(pool, "one") as image:
+    image.config_set("rbd_cache", "false")
+    options = {option["name"]: option["source"] for option in image.config_list()}
+    assert options["rbd_cache"] == rbd.RBD_CONFIG_SOURCE_IMAGE
+    image.config_remove("rbd_cache")
+images.config_remove(pool, "rbd_cache")
+refused(KeyError, images.config_get, pool, "rbd_cache")
+
 # How many there are.
 statistics = images.pool_stats_get(pool)
 assert (statistics["image_count"], statistics["image_provisioned_bytes"]) == (1, 12 * MIB), statistics

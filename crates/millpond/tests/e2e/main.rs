@@ -5,6 +5,7 @@
 
 mod common;
 
+mod certificates;
 mod cli;
 mod clones;
 mod compatibility;

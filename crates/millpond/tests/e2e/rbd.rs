@@ -113,3 +113,111 @@ fn python_s_libraries_find_all_that_they_know() {
     assert!(output.status.success(), "{said}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "all of it\n", "{said}");
 }
+
+/// Where Debian has what QEMU needs for images of RBD.
+const QEMU_S_BLOCK: &str = "/usr/share/doc/qemu-block-extra/copyright";
+
+#[test]
+fn qemu_img_makes_and_changes_images() {
+    const TEST: &str = "qemu-img by librbd";
+    if !installed(TEST, &["qemu-img", "qemu-io"]) {
+        return;
+    }
+    if !Path::new(QEMU_S_BLOCK).exists() {
+        let reason = "qemu-block-extra is not installed; `make test-deps` installs it";
+        return testkit::prerequisites::not_tested(TEST, reason);
+    }
+    let pond = Pond::start("1GiB");
+    becomes_whole(&pond);
+    let library = library(&pond);
+    let run = |program: &str, arguments: &[&str]| {
+        let output = command(program, &library, &pond).args(arguments).output().unwrap();
+        let said =
+            [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
+        assert!(output.status.success(), "{program} {arguments:?}: {said}");
+        said
+    };
+    let file = pond.scratch().join("image.raw");
+    let content: Vec<u8> = (0..8 << 20).map(|at: u32| (at / 4096 % 251) as u8 + 1).collect();
+    std::fs::write(&file, &content).unwrap();
+    let file = file.to_str().unwrap();
+    let image = "rbd:default/image";
+    run("qemu-img", &["create", "-f", "raw", image, "8M"]);
+    assert!(run("qemu-img", &["info", "-f", "raw", image]).contains("8 MiB"));
+    // Nothing is there, and then all of it.
+    assert!(run("qemu-img", &["map", "--output=json", "-f", "raw", image]).contains(r#""data": false"#));
+    run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", file, image]);
+    run("qemu-img", &["compare", "-f", "raw", "-F", "raw", file, image]);
+    assert!(!run("qemu-img", &["map", "--output=json", "-f", "raw", image]).contains(r#""data": false"#));
+    // A snapshot is what it was, and is gone back to.
+    run("qemu-img", &["snapshot", "-c", "before", image]);
+    assert!(run("qemu-img", &["snapshot", "-l", image]).contains("before"));
+    run("qemu-io", &["-f", "raw", "-c", "write -P 7 1M 1M", "-c", "read -P 7 1M 1M", image]);
+    run("qemu-img", &["compare", "-f", "raw", "-F", "raw", file, "rbd:default/image@before"]);
+    run("qemu-img", &["snapshot", "-a", "before", image]);
+    run("qemu-img", &["compare", "-f", "raw", "-F", "raw", file, image]);
+    run("qemu-img", &["snapshot", "-d", "before", image]);
+    run("qemu-img", &["resize", "-f", "raw", image, "32M"]);
+    assert!(run("qemu-img", &["info", "-f", "raw", image]).contains("32 MiB"));
+    run(
+        "qemu-io",
+        &[
+            "-f",
+            "raw",
+            "-c",
+            "read -P 0 8M 24M",
+            "-c",
+            "write -z 0 8M",
+            "-c",
+            "discard 0 8M",
+            "-c",
+            "read -P 0 0 32M",
+            image,
+        ],
+    );
+}
+
+/// Where the tests are that Ceph has for its own library, in a file that is not part of this project: `src/test/pybind/test_rbd.py` of the
+/// branch `pacific`.
+const SUITE_VARIABLE: &str = "MILLPOND_TEST_RBD";
+/// Those of them that do not pass, and why: it only becomes shorter.
+const LEFT: &str = include_str!("test_rbd.left");
+/// So many pass at least.
+const PASSED_MIN: usize = 140;
+
+#[test]
+fn the_tests_of_ceph_s_own_library_pass_but_for_those_that_are_listed() {
+    const TEST: &str = "Ceph's test_rbd.py";
+    let Some(suite) = std::env::var_os(SUITE_VARIABLE) else {
+        return testkit::prerequisites::not_tested(
+            TEST,
+            &format!(
+                "{SUITE_VARIABLE} names no file: it is src/test/pybind/test_rbd.py of Ceph's branch pacific"
+            ),
+        );
+    };
+    let pond = Pond::start("1GiB");
+    becomes_whole(&pond);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/suite.py");
+    let mut python = command("/usr/bin/python3", &library(&pond), &pond);
+    let output = python.arg(script).arg(suite).env("RBD_FEATURES", "61").output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let named = |what: &str| -> Vec<&str> {
+        let lines = said.lines().filter_map(|line| line.strip_prefix(what)?.strip_prefix(' '));
+        lines.filter_map(|line| line.split(' ').next()).collect()
+    };
+    let lines = LEFT.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let mut left: Vec<&str> = lines.filter_map(|line| line.split_whitespace().next()).collect();
+    let mut failed = named("failed");
+    left.sort_unstable();
+    failed.sort_unstable();
+    assert_eq!(failed, left, "{said}");
+    let passed = named("ok").len();
+    assert!(passed >= PASSED_MIN, "{passed}");
+    println!(
+        "{passed} passed, {} skipped, {} failed as they are listed to",
+        named("skipped").len(),
+        failed.len()
+    );
+}

@@ -23,7 +23,7 @@ impl Life {
         }
         let index = process.0 - self.nodes.len();
         match step {
-            OwnershipStep::Ask => self.asks_for(process, index, volume),
+            OwnershipStep::Ask { .. } => self.asks_for(process, index, volume),
             OwnershipStep::GiveUp => self.gives_up(process, index, volume)?,
             OwnershipStep::Renew => {
                 return Err(format!("{} renews, and gave nothing up", self.world.name(process)));
@@ -54,7 +54,7 @@ impl Life {
             Asked::Owned(_) => self.stop_client(index),
             Asked::Later | Asked::Unheard => {
                 let again = self.world.random.between(5 * MILLISECOND, 300 * MILLISECOND);
-                self.asks_again(process, volume, OwnershipStep::Ask, again);
+                self.asks_again(process, volume, OwnershipStep::Ask { keeps: false }, again);
             }
         }
     }

@@ -712,7 +712,7 @@ impl Registry {
         }
         let at_unix_seconds = world.now / SECOND;
         let until =
-            |seconds: u64| Trashed { at_unix_seconds, keep_seconds: Some(seconds), until_unix_seconds: None };
+            |seconds: u64| Trashed { at_unix_seconds, keep_seconds: Some(seconds), ..Trashed::default() };
         let volume = self.cluster.trash_volume(name, until(3600)).await?;
         if world.random.percent(30) {
             let generation = self.cluster.map().await?.volumes[&volume].generation;

@@ -61,7 +61,11 @@ fn what_is_opened_is_read_at_once_and_owned_from_the_first_change_on() {
     see(&mut scene, 2, 4, false);
     scene.write(2, 0, 4096);
     scene.client.submit_zero(scene.now, of(scene.volume, 3, 8192, 4096), &mut scene.io);
-    assert_eq!((step(&mut scene), step(&mut scene)), (Some(OwnershipStep::Ask), None), "it is asked once");
+    assert_eq!(
+        (step(&mut scene), step(&mut scene)),
+        (Some(OwnershipStep::Ask { keeps: false }), None),
+        "it is asked once"
+    );
     scene.read(4, 0, 4096);
     let (kind, read) = scene.sent_one();
     assert_eq!((kind, read.generation), (Kind::Read, Generation(4)), "reads go on");
@@ -88,7 +92,7 @@ fn what_waits_for_the_map_that_shows_its_owner_ends_at_its_time_limit_and_people
     let limit = Duration::from_secs(10);
     scene.client.set_timeout(Some(limit));
     scene.write(1, 0, 4096);
-    assert_eq!(step(&mut scene), Some(OwnershipStep::Ask));
+    assert_eq!(step(&mut scene), Some(OwnershipStep::Ask { keeps: false }));
     scene.client.owned(scene.now, scene.volume, Generation(7), &mut scene.io);
     assert!(!scene.client.begins_changes(scene.volume));
     time_passes(&mut scene, super::BLOCKED_AFTER);
@@ -108,7 +112,7 @@ fn what_waits_for_the_map_that_shows_its_owner_ends_at_its_time_limit_and_people
 fn an_owner_gives_its_volume_up_when_all_that_it_began_has_ended_and_not_before() {
     let mut scene = opened(false);
     scene.write(1, 0, 4096);
-    assert_eq!(step(&mut scene), Some(OwnershipStep::Ask));
+    assert_eq!(step(&mut scene), Some(OwnershipStep::Ask { keeps: false }));
     is_owned(&mut scene, 2);
     let (_, first) = scene.sent_one();
     see(&mut scene, 2, 2, true);
@@ -133,7 +137,7 @@ fn an_owner_gives_its_volume_up_when_all_that_it_began_has_ended_and_not_before(
     scene.client.gave_up(scene.volume);
     assert_eq!(scene.sent(), vec![]);
     // The third still waits, and now it is this one's turn to wish.
-    assert_eq!(step(&mut scene), Some(OwnershipStep::Ask));
+    assert_eq!(step(&mut scene), Some(OwnershipStep::Ask { keeps: false }));
     see(&mut scene, 3, 3, false);
     is_owned(&mut scene, 4);
     assert_eq!(scene.sent_one().1.generation, Generation(4));
@@ -195,7 +199,7 @@ fn changes_fail_whose_volume_another_keeps_and_those_that_come_later_ask_again()
     }
     assert_eq!((step(&mut scene), scene.client.is_quiet()), (None, true));
     scene.write(3, 0, 4096);
-    assert_eq!(step(&mut scene), Some(OwnershipStep::Ask));
+    assert_eq!(step(&mut scene), Some(OwnershipStep::Ask { keeps: false }));
 }
 
 #[test]
@@ -270,7 +274,7 @@ fn what_was_put_off_begins_no_sooner_than_the_map_shows_that_the_volume_is_owned
  {
     let mut scene = opened(false);
     scene.write(1, 0, 4096);
-    assert_eq!(step(&mut scene), Some(OwnershipStep::Ask));
+    assert_eq!(step(&mut scene), Some(OwnershipStep::Ask { keeps: false }));
     // A snapshot was made before it was attached, and the map that shows both is on its way.
     scene.client.owned(scene.now, scene.volume, Generation(3), &mut scene.io);
     assert!(scene.client.is_owner(scene.volume) && !scene.client.begins_changes(scene.volume));
@@ -286,4 +290,62 @@ fn what_was_put_off_begins_no_sooner_than_the_map_shows_that_the_volume_is_owned
         let of = (kind, request.generation, request.key.layer);
         assert_eq!(of, (Kind::Write, Generation(3), VOLUME.layer(1)));
     }
+}
+
+#[test]
+fn what_is_held_is_owned_without_a_change_and_given_to_nobody_until_it_is_let_go() {
+    let mut scene = opened(false);
+    scene.client.own(scene.volume, true);
+    assert_eq!(step(&mut scene), Some(OwnershipStep::Ask { keeps: true }));
+    assert_eq!(scene.client.is_had(scene.volume), Ok(false));
+    is_owned(&mut scene, 2);
+    assert_eq!(scene.client.is_had(scene.volume), Ok(true));
+    see(&mut scene, 2, 2, true);
+    time_passes(&mut scene, 10 * OWNED_MIN);
+    scene.write(1, 0, 4096);
+    let (_, write) = scene.sent_one();
+    assert_eq!(step(&mut scene), None, "whoever wishes for it");
+    scene.client.let_go(scene.volume);
+    time_passes(&mut scene, Duration::ZERO);
+    scene.write(2, 8192, 4096);
+    assert_eq!((step(&mut scene), scene.sent().len()), (None, 0), "something is under way");
+    scene.done(&write);
+    assert_eq!(step(&mut scene), Some(OwnershipStep::GiveUp));
+    scene.client.gave_up(scene.volume);
+    assert_eq!(scene.client.is_had(scene.volume), Ok(false));
+    assert_eq!(step(&mut scene), Some(OwnershipStep::Ask { keeps: false }), "there is something to change");
+    // To be held, it is given up first: it was not kept.
+    is_owned(&mut scene, 3);
+    let (_, write) = scene.sent_one();
+    scene.client.own(scene.volume, true);
+    assert_eq!(scene.client.is_had(scene.volume), Ok(false));
+    time_passes(&mut scene, Duration::ZERO);
+    assert_eq!(step(&mut scene), None);
+    scene.done(&write);
+    assert_eq!(step(&mut scene), Some(OwnershipStep::GiveUp));
+    scene.client.gave_up(scene.volume);
+    assert_eq!(step(&mut scene), Some(OwnershipStep::Ask { keeps: true }));
+    // Let go before it is there, it is given up when it is.
+    scene.client.let_go(scene.volume);
+    is_owned(&mut scene, 4);
+    time_passes(&mut scene, Duration::ZERO);
+    assert_eq!(step(&mut scene), Some(OwnershipStep::GiveUp));
+    scene.client.gave_up(scene.volume);
+    assert_eq!(step(&mut scene), None);
+    // One that is not to be had is told of once.
+    scene.client.own(scene.volume, true);
+    assert_eq!(step(&mut scene), Some(OwnershipStep::Ask { keeps: true }));
+    scene.client.not_owned(scene.volume, "somebody has it");
+    assert_eq!(scene.client.is_had(scene.volume), Err("somebody has it".to_owned()));
+    assert_eq!((scene.client.is_had(scene.volume), step(&mut scene)), (Ok(false), None));
+    // Owned and not held, it goes to whoever wishes for it, and is not asked for again.
+    scene.client.own(scene.volume, false);
+    assert_eq!(step(&mut scene), Some(OwnershipStep::Ask { keeps: false }));
+    is_owned(&mut scene, 5);
+    assert_eq!(scene.client.is_had(scene.volume), Ok(true));
+    see(&mut scene, 3, 5, true);
+    time_passes(&mut scene, OWNED_MIN);
+    assert_eq!(step(&mut scene), Some(OwnershipStep::GiveUp));
+    scene.client.gave_up(scene.volume);
+    assert_eq!(step(&mut scene), None);
 }

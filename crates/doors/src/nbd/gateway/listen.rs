@@ -22,6 +22,17 @@ pub enum Listen {
     Tcp(SocketAddr),
 }
 
+impl Listen {
+    /// Whether only this machine reaches it.
+    #[must_use]
+    pub fn is_of_this_machine(&self) -> bool {
+        match self {
+            Listen::Unix(_) => true,
+            Listen::Tcp(address) => address.ip().to_canonical().is_loopback(),
+        }
+    }
+}
+
 impl fmt::Display for Listen {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -172,6 +183,18 @@ mod tests {
         assert!(path.exists(), "who is refused removes nothing");
         drop(listener);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_other_machines_reach_is_known() {
+        let tcp = |address: &str| Listen::Tcp(address.parse().unwrap());
+        for own in [Listen::Unix("x".into()), tcp("127.0.0.1:1"), tcp("[::1]:1"), tcp("[::ffff:127.0.0.2]:1")]
+        {
+            assert!(own.is_of_this_machine(), "{own}");
+        }
+        for open in [tcp("0.0.0.0:1"), tcp("[::]:1"), tcp("192.0.2.1:1"), tcp("[::ffff:192.0.2.1]:1")] {
+            assert!(!open.is_of_this_machine(), "{open}");
+        }
     }
 
     #[test]

@@ -43,7 +43,8 @@ impl Served {
         let mut options = GatewayOptions {
             cluster: cluster.access(),
             volumes: vec!["disk".to_owned()],
-            listen: Listen::Unix(socket.clone()),
+            listen: vec![Listen::Unix(socket.clone())],
+            tls: None,
             open: OpenAs::Owner,
             timeout: None,
         };

@@ -292,6 +292,13 @@ fn block_status_needs_its_context_for_this_very_export() {
 }
 
 #[test]
+fn that_a_range_will_be_read_is_taken_note_of() {
+    let mut server = structured_server();
+    server.feed(&request(command::CACHE, 0, 1, 512, 1 << 20));
+    assert_eq!((server.take_sent(), server.work.len()), (simple(0, 1), 0));
+}
+
+#[test]
 fn requests_beyond_the_end_are_refused() {
     for (code, error) in [
         (command::READ, 22),
@@ -299,6 +306,7 @@ fn requests_beyond_the_end_are_refused() {
         (command::TRIM, 22),
         (command::WRITE_ZEROES, 28),
         (command::BLOCK_STATUS, 22),
+        (command::CACHE, 22),
     ] {
         for (offset, length) in
             [(EXPORT_BYTES, 1u32), (EXPORT_BYTES - 1, 2), (u64::MAX, 2), (u64::MAX - 1, 2)]
@@ -351,7 +359,7 @@ fn a_read_only_export_refuses_to_change() {
 #[test]
 fn unknown_commands_and_flags_out_of_place_are_refused() {
     let cases = [
-        (5, 0),
+        (command::CACHE, flag::DF),
         (8, 0),
         (u16::MAX, 0),
         (command::READ, flag::NO_HOLE),

@@ -38,7 +38,7 @@ fn closed_by(options: &[Vec<u8>]) -> Closed {
 }
 
 /// Flags of `demo` without structured replies, and with.
-const FLAGS: u16 = 0b1001_0110_1101;
+const FLAGS: u16 = 0b1101_0110_1101;
 const FLAGS_STRUCTURED: u16 = FLAGS | 0b1000_0000;
 
 #[test]

@@ -14,6 +14,7 @@ use base::units::ByteSize;
 use base::{LayerId, VolumeName};
 use clap::Args;
 use cluster::{ChangeVolumes, VolumeChange, WantedSnapshot, check_name};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
@@ -144,7 +145,8 @@ fn prepare(path: &Path, volume: &str, placed: PlacedName, subject: &Subject) -> 
             (None, None) => {
                 let PlacedName { pool, namespace, name } = placed;
                 let name = if namespace.is_empty() { name } else { format!("{pool}/{namespace}/{name}") };
-                let change = VolumeChange::Create { name, pool, bytes: subject.bytes };
+                let change =
+                    VolumeChange::Create { name, pool, bytes: subject.bytes, notes: BTreeMap::new() };
                 desk.ask(ChangeVolumes { change }).await?;
                 Ok(())
             }

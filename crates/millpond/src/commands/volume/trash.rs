@@ -18,7 +18,12 @@ pub(super) fn from_now(name: &str, keep: Limit) -> VolumeChange {
         Limit::Never => None,
         Limit::Seconds(seconds) => Some(seconds),
     };
-    VolumeChange::Trash { name: name.to_owned(), at_unix_seconds: since_1970().as_secs(), keep_seconds }
+    VolumeChange::Trash {
+        name: name.to_owned(),
+        at_unix_seconds: since_1970().as_secs(),
+        keep_seconds,
+        guarded_until_unix_seconds: None,
+    }
 }
 
 /// Which volume in the trash is meant.

@@ -87,7 +87,7 @@ impl Registry {
         self.set_clock(world);
         // A client has one wish for a volume at a time.
         let (wish, description) = (WishId(client.0), format!("process {}", process.0));
-        let own = Own { volume, client, lease, description, wish, generation };
+        let own = Own { volume, client, lease, description, wish, generation, keeps: false };
         let asked = done(Clerk::of_owner(self.cluster.clone()).ask(own));
         self.show(world);
         match asked {
