@@ -158,8 +158,16 @@ impl Connected {
     /// # Errors
     /// Those of the question; `ETIMEDOUT`.
     pub fn ask<Q: Question>(&self, question: Q) -> Answer<Q::Answer> {
+        self.ask_within(question, self.question_limit)
+    }
+
+    /// The same, with a time limit of its own.
+    ///
+    /// # Errors
+    /// Those.
+    pub fn ask_within<Q: Question>(&self, question: Q, limit: Option<Duration>) -> Answer<Q::Answer> {
         let desk = self.desk.clone();
-        let answer = done(&self.runtime, self.question_limit, async move { desk.ask(question).await })?;
+        let answer = done(&self.runtime, limit, async move { desk.ask(question).await })?;
         answer.map_err(|error| Errno::from(&error))
     }
 

@@ -58,6 +58,8 @@ impl From<&ClusterError> for Errno {
             | Why::NamespaceInUse { .. }
             | Why::PoolInUse { .. }
             | Why::PoolHasNamespaces { .. }
+            | Why::PlaceHasGroup { .. }
+            | Why::GroupedInTrash { .. }
             | Why::StillCut { .. }
             | Why::NotStill { .. }
             | Why::Unsettled { .. } => libc::EBUSY,

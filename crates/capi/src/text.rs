@@ -119,6 +119,9 @@ pub unsafe fn put_list<S, T>(
     if std::mem::replace(room, all.len()) < all.len() {
         return Err(Errno(libc::ERANGE));
     }
+    if !all.is_empty() {
+        check(places)?;
+    }
     for (number, one) in all.iter().enumerate() {
         // SAFETY: as many fit.
         unsafe { tell(places.add(number), made(one)) }?;

@@ -582,6 +582,25 @@ pub enum ClusterError {
         /// The group.
         group: String,
     },
+    /// What a group's snapshot holds of a volume is not to be had while that lies in the trash.
+    #[error(
+        "the volume {volume} lies in the trash with a part of a snapshot of the group {group}; `millpond volume restore` brings it back, \
+         `millpond volume purge` removes it for good"
+    )]
+    GroupedInTrash {
+        /// The volume's name.
+        volume: String,
+        /// The group.
+        group: String,
+    },
+    /// A pool or namespace still has groups that hold something.
+    #[error("{place} still has the group {group}, which holds volumes or snapshots; remove that first")]
+    PlaceHasGroup {
+        /// The pool, and the namespace.
+        place: String,
+        /// The name of one.
+        group: String,
+    },
     /// A group holds no more.
     #[error("the group {group} has {max} {what}, which is the most")]
     GroupFull {

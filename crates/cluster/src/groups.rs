@@ -7,7 +7,7 @@
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, WantedSnapshot, check_name, encode, keys};
 use base::map::VolumeInfo;
 use base::{PlaceName, PoolId, VolumeId, VolumeName};
-use registry::{Operation, Txn};
+use registry::{KeyValue, Operation, Txn};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const VOLUMES_MAX: usize = super::VOLUMES_AT_ONCE_MAX;
 /// Snapshots of a group.
 const SNAPSHOTS_MAX: usize = 256;
+/// Groups of a pool's default namespace, or of another: all of them are conditions of its removal.
+const GROUPS_MAX: usize = 64;
 
 /// A group, as it is noted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -180,6 +182,11 @@ impl Cluster {
             if read.value.is_some() {
                 return Err(ClusterError::GroupExists { name: group.to_owned() });
             }
+            let all = self.registry.range(&keys::groups_of(pool, &place.namespace)).await?.entries;
+            if all.len() >= GROUPS_MAX {
+                let (place, what) = (place.to_string(), "groups");
+                return Err(ClusterError::GroupFull { group: place, what, max: GROUPS_MAX });
+            }
             let next: Read<u64> = self.read(keys::NEXT_GROUP).await?;
             let (id, used) = next.take(1);
             let record = GroupRecord { id, ..GroupRecord::default() };
@@ -296,11 +303,11 @@ impl Cluster {
             record.next_snapshot += 1;
             record.snapshots.push(snapshot.clone());
             if self.commit(read.replaced_by(&record)).await? {
-                noted = Some((record.name_in_volumes(&snapshot), snapshot));
+                noted = Some((record.id, record.name_in_volumes(&snapshot), snapshot));
                 break;
             }
         }
-        let Some((name_in_volumes, snapshot)) = noted else { return contended(group) };
+        let Some((id, name_in_volumes, snapshot)) = noted else { return contended(group) };
         if volumes.is_empty() {
             return Ok(());
         }
@@ -320,8 +327,10 @@ impl Cluster {
         let is_complete = made_of == snapshot.volumes;
         let found = self
             .change_record(group, |found| {
-                let at = found.record.snapshots.iter().position(|other| other.id == snapshot.id);
-                let at = at.ok_or_else(|| no_snapshot(group, name))?;
+                let is_it = |other: &GroupSnapshot| other.id == snapshot.id;
+                let at = found.record.snapshots.iter().position(is_it);
+                // One that was removed meanwhile may have left its name to another.
+                let at = at.filter(|_| found.record.id == id).ok_or_else(|| no_snapshot(group, name))?;
                 found.record.snapshots[at].is_complete = is_complete;
                 found.record.snapshots[at].volumes.extend(made_of.iter().copied());
                 Ok(Txn::new())
@@ -330,7 +339,13 @@ impl Cluster {
         match found {
             Ok(_) if is_complete => Ok(()),
             Ok(_) => Err(incomplete(group, name)),
-            Err(error) => Err(error),
+            Err(error) => {
+                // Nobody knows of them any more.
+                for volume in &made_of {
+                    self.remove_part(*volume, &name_in_volumes, group).await?;
+                }
+                Err(error)
+            }
         }
     }
 
@@ -353,13 +368,9 @@ impl Cluster {
         let FoundGroup { record, .. } = self.find_group(group).await?;
         let at = record.snapshot_named(name).ok_or_else(|| no_snapshot(group, name))?;
         let snapshot = &record.snapshots[at];
-        let of_volumes = BTreeSet::from([record.name_in_volumes(snapshot)]);
-        for (_, info) in self.those_there(&snapshot.volumes, VolumeInfo::is_listed).await? {
-            match self.remove_snapshots(&self.full_name(&info).await?, &of_volumes).await {
-                // Somebody removed it already, or the volume.
-                Ok(_) | Err(ClusterError::NoSuchSnapshot { .. } | ClusterError::NoSuchVolume { .. }) => {}
-                Err(error) => return Err(error),
-            }
+        let of_volumes = record.name_in_volumes(snapshot);
+        for volume in &snapshot.volumes {
+            self.remove_part(*volume, &of_volumes, group).await?;
         }
         let id = snapshot.id;
         self.change_record(group, |found| {
@@ -368,6 +379,30 @@ impl Cluster {
         })
         .await
         .map(drop)
+    }
+
+    /// Removes what a snapshot of a group holds of a volume, if that is there and has it.
+    async fn remove_part(&self, volume: VolumeId, name: &str, group: &str) -> Result<()> {
+        for _ in 0..ATTEMPTS_MAX {
+            let Some(info) = self.read::<VolumeInfo>(&keys::volume(volume)).await?.value else {
+                return Ok(());
+            };
+            let part: Read<u32> = self.read(&keys::snapshot_name(volume, name)).await?;
+            if info.removed || part.value.is_none() {
+                return Ok(());
+            }
+            if info.trashed.is_some() {
+                let (volume, group) = (info.name, group.to_owned());
+                return Err(ClusterError::GroupedInTrash { volume, group });
+            }
+            let names = BTreeSet::from([name.to_owned()]);
+            match self.remove_snapshots(&self.full_name(&info).await?, &names).await {
+                // It has another name by now, or somebody removed it already: looked at again.
+                Ok(_) | Err(ClusterError::NoSuchSnapshot { .. } | ClusterError::NoSuchVolume { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        contended(group)
     }
 
     async fn roll_back_group(&self, group: &str, name: &str) -> Result<()> {
@@ -391,6 +426,25 @@ impl Cluster {
             self.roll_back_volume(&self.full_name(info).await?, &in_volumes).await?;
         }
         Ok(())
+    }
+
+    /// The groups of a place as they were read, none of which holds anything: they go with the place.
+    ///
+    /// # Errors
+    /// [`ClusterError::PlaceHasGroup`]; those of the registry.
+    pub(super) async fn empty_groups_of(&self, pool: PoolId, place: &PlaceName) -> Result<Vec<KeyValue>> {
+        let prefix = keys::groups_of(pool, &place.namespace);
+        let entries = self.registry.range(&prefix).await?.entries;
+        for entry in &entries {
+            let record: GroupRecord = super::decode(&entry.key, &entry.value)?;
+            if !record.snapshots.is_empty()
+                || !self.those_there(&record.volumes, |info| !info.removed).await?.is_empty()
+            {
+                let (place, group) = (place.to_string(), entry.key[prefix.len()..].to_owned());
+                return Err(ClusterError::PlaceHasGroup { place, group });
+            }
+        }
+        Ok(entries)
     }
 
     /// Changes what is noted of a group, together with what else `change` says.
@@ -528,8 +582,10 @@ mod tests {
         // With its volume, its pool's namespace and so on nothing of it is left.
         cluster.remove_volume("b").await.unwrap();
         cluster.change_group("p/other", GroupChange::Remove).await.unwrap();
-        cluster.remove_namespace("p", "n").await.unwrap();
+        let error = cluster.remove_namespace("p", "n").await.unwrap_err();
+        assert!(matches!(error, ClusterError::PlaceHasGroup { .. }), "{error}");
         cluster.remove_volume("a").await.unwrap();
+        cluster.remove_namespace("p", "n").await.unwrap();
         for prefix in ["millpond/group/", "millpond/group-of/"] {
             let left = cluster.registry().range(prefix).await.unwrap().entries;
             assert!(left.is_empty(), "{left:?}");
@@ -578,6 +634,7 @@ mod tests {
         assert_eq!(snapshots_of(&cluster, volumes[0]).await.len(), 1);
         cluster.trash_volume("b", Trashed::default()).await.unwrap();
         assert!(matches!(roll_back(&cluster, "t").await, Err(ClusterError::GroupSnapshotIncomplete { .. })));
+        assert!(matches!(remove(&cluster, "t").await, Err(ClusterError::GroupedInTrash { .. })));
         cluster.restore_volume(volumes[1], None).await.unwrap();
         let names = snapshots_of(&cluster, volumes[1]).await.into_iter().collect();
         cluster.remove_snapshots("b", &names).await.unwrap();

@@ -165,7 +165,6 @@ keys! {
     metadatum(volume: VolumeId, key: &str) = "millpond/metadata/{}/{key}", volume.0;
     place_metadata_of(pool: PoolId, namespace: &str) = "millpond/place-metadata/{}/{namespace}/", pool.0;
     place_metadata_of_pool(pool: PoolId) = "millpond/place-metadata/{}/", pool.0;
-    groups_of_pool(pool: PoolId) = "millpond/group/{}/", pool.0;
     groups_of(pool: PoolId, namespace: &str) = "millpond/group/{}/{namespace}/", pool.0;
     group(pool: PoolId, namespace: &str, name: &str) = "millpond/group/{}/{namespace}/{name}", pool.0;
     group_of(volume: VolumeId) = "millpond/group-of/{}", volume.0;

@@ -7,10 +7,10 @@ use super::error::check_name;
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
 use base::map::{NamespaceInfo, VolumeInfo};
 use base::{Access, PlaceName, PoolId, Principal};
-use registry::{Operation, Txn};
+use registry::{Compare, KeyValue, Operation, Txn};
 
-/// Entries beside a namespace that its removal deletes in the same transaction.
-const DELETIONS_AT_ONCE: usize = 100;
+/// Notes beside a namespace that its removal deletes in the same transaction, beside its groups.
+const DELETIONS_AT_ONCE: usize = 50;
 
 impl Cluster {
     /// Makes a namespace in the pool of a name.
@@ -65,24 +65,24 @@ impl Cluster {
             if let Some((key, _)) = principals.into_iter().find(|(_, one)| is_for(one, id, name)) {
                 return Err(ClusterError::NamespaceHasKeys { place, key });
             }
-            // What is beside it would be beside another one that is called so later. Whoever adds something writes its entry anew.
-            let mut left = self.beside(id, name).await?.into_iter();
-            let txn = Txn::new().when(read.unchanged()).then(Operation::delete(&read.key));
-            if self.commit(left.by_ref().take(DELETIONS_AT_ONCE).fold(txn, Txn::then)).await? {
-                return self.perform_all(left).await;
+            let there = PlaceName { pool: pool.to_owned(), namespace: name.to_owned() };
+            let groups = self.empty_groups_of(id, &there).await?;
+            // What is beside it would be beside another one that is called so later. Whoever adds a note writes its entry anew; whoever
+            // adds to a group writes that.
+            let mut notes = self.registry.range(&keys::place_metadata_of(id, name)).await?.entries;
+            let deleted = |entry: KeyValue| Operation::delete(entry.key);
+            // What is too much for one transaction goes before it: it is not wanted any more.
+            let before = notes.split_off(notes.len().min(DELETIONS_AT_ONCE));
+            self.perform_all(before.into_iter().map(deleted)).await?;
+            let mut txn = Txn::new().when(read.unchanged()).then(Operation::delete(&read.key));
+            for group in groups {
+                txn = txn.when(Compare::unchanged(&group.key, Some(&group))).then(deleted(group));
+            }
+            if self.commit(notes.into_iter().map(deleted).fold(txn, Txn::then)).await? {
+                return Ok(());
             }
         }
         Err(ClusterError::Contended { what: format!("the namespace {place}") })
-    }
-
-    /// What deletes all that is noted of a place: metadata, and groups.
-    async fn beside(&self, pool: PoolId, namespace: &str) -> Result<Vec<Operation>> {
-        let mut deletions = Vec::new();
-        for prefix in [keys::place_metadata_of(pool, namespace), keys::groups_of(pool, namespace)] {
-            let entries = self.registry.range(&prefix).await?.entries;
-            deletions.extend(entries.into_iter().map(|entry| Operation::delete(entry.key)));
-        }
-        Ok(deletions)
     }
 
     /// The pool of a place that whoever this is done for manages, and the beginning of a transaction that is done only if the place is

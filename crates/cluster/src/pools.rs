@@ -4,7 +4,7 @@ use super::error::check_name;
 use super::osds::OsdRecord;
 use super::{ATTEMPTS_MAX, Cluster, ClusterError, Read, Result, encode, keys};
 use base::map::{ClusterMap, FailureDomain, PgConfig, PlacementRule, PoolInfo, RemovedPool, VolumeInfo};
-use base::{Epoch, OsdId, PgId, PoolId};
+use base::{Epoch, OsdId, PgId, PlaceName, PoolId};
 use placement::{Candidate, PG_COUNT_MAX, most_replicas, place};
 use registry::{Compare, Operation, Txn};
 
@@ -158,12 +158,17 @@ impl Cluster {
             if let Some(namespace) = self.namespace_of(id).await? {
                 return Err(ClusterError::PoolHasNamespaces { name: name.to_owned(), namespace });
             }
+            let there = PlaceName { pool: name.to_owned(), namespace: String::new() };
+            let groups = self.empty_groups_of(id, &there).await?;
             // The same of the OSDs: nobody joins or leaves behind the list of those who may hold something.
             let removed_osds: Read<u64> = self.read(keys::OSDS_REMOVED).await?;
             let next_osd: Read<u64> = self.read(keys::NEXT_OSD).await?;
             let owed_by = self.map().await?.osds.into_keys().collect();
             let tombstone = RemovedPool { name: name.to_owned(), owed_by };
-            let txn = Txn::new()
+            let txn = groups.iter().fold(Txn::new(), |txn, group| {
+                txn.when(Compare::unchanged(&group.key, Some(group))).then(Operation::delete(&group.key))
+            });
+            let txn = txn
                 .when(is_named)
                 .when(next.unchanged())
                 .when(removed_osds.unchanged())
@@ -175,11 +180,8 @@ impl Cluster {
                 // Without its pool none of this is part of the map; what a failure leaves here is harmless.
                 self.delete_pgs(id).await?;
                 let mut left: Vec<String> = removed.into_iter().map(|(key, _)| key).collect();
-                for prefix in [keys::place_metadata_of_pool(id), keys::groups_of_pool(id)] {
-                    left.extend(
-                        self.registry.range(&prefix).await?.entries.into_iter().map(|entry| entry.key),
-                    );
-                }
+                let notes = self.registry.range(&keys::place_metadata_of_pool(id)).await?.entries;
+                left.extend(notes.into_iter().map(|entry| entry.key));
                 return self.perform_all(left.into_iter().map(Operation::delete)).await;
             }
         }

@@ -154,7 +154,13 @@ impl VolumeLoop {
         self.client.is_had(volume)
     }
 
-    /// Gives up a volume that was opened, when what was begun has ended: [`Self::owned`] says when it has.
+    /// Whether nothing is had of a volume that was opened, and the registry knows that.
+    #[must_use]
+    pub fn is_given_up(&self, volume: VolumeHandle) -> bool {
+        self.client.is_given_up(volume)
+    }
+
+    /// Gives up a volume that was opened, when what was begun has ended: [`Self::is_given_up`] says when it is.
     pub fn let_go(&mut self, volume: VolumeHandle) {
         self.client.let_go(volume);
     }

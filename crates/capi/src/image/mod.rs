@@ -445,21 +445,30 @@ impl Image {
         Ok(self.shared()?.seen.bytes.load(Ordering::Relaxed))
     }
 
+    /// The same, as of now: another may have changed it. A callback is told what is known here.
+    ///
+    /// # Errors
+    /// Those.
+    pub fn bytes_now(&self) -> Answer<u64> {
+        let (known, volume) = (self.bytes()?, self.volume);
+        if self.check_may_wait().is_err() || self.snapshot_name().is_some() {
+            return Ok(known);
+        }
+        let now = self.cluster.map_now()?.volumes.get(&volume).map(|info| info.bytes);
+        if now.is_some_and(|now| now != known) {
+            self.cluster.wait_for(move |map| map.volumes.get(&volume).map(|info| info.bytes) == now);
+            self.catch_up()?;
+        }
+        self.bytes()
+    }
+
     /// Waits until what was changed of the cluster, as its map shows it, is heeded here.
     ///
     /// # Errors
     /// `ESHUTDOWN`: it is closed. `EDEADLK`: a callback would wait for its own thread.
     pub fn catch_up(&self) -> Answer<()> {
-        self.catch_up_to(self.cluster.map().revision)
-    }
-
-    /// The same, as the map of that revision shows it.
-    ///
-    /// # Errors
-    /// Those.
-    pub fn catch_up_to(&self, revision: u64) -> Answer<()> {
         self.check_may_wait()?;
-        self.shared()?.seen.wait_for(revision);
+        self.shared()?.seen.wait_for(self.cluster.map().revision);
         Ok(())
     }
 

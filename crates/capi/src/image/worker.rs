@@ -77,6 +77,8 @@ impl Worker {
     pub(super) fn run(mut self) {
         let failure = loop {
             self.take();
+            // What is so already nothing else would tell of.
+            self.tell_owners();
             self.begin_what_fits();
             // What cannot be done at all ends at once, and nothing else would tell of it.
             if self.end_what_has() {
@@ -126,15 +128,25 @@ impl Worker {
         has_any
     }
 
+    /// Ends those who wait to own it, or to own it no more, of whom `which` says so.
+    fn end_owners(&mut self, error: i32, which: impl Fn(&Work) -> bool) {
+        for request in std::mem::take(&mut self.owners) {
+            match which(&request.work) {
+                true => self.shared.ended(request, -i64::from(error)),
+                false => self.owners.push(request),
+            }
+        }
+    }
+
     /// Tells who waits for that that the image is owned, or is not.
     fn tell_owners(&mut self) {
         if self.owners.is_empty() {
             return;
         }
         let is_had = self.volume.is_had(self.handle);
-        let is_owned = self.volume.owned(self.handle).is_some();
+        let is_given_up = self.volume.is_given_up(self.handle);
         let result = |request: &Request| match (&request.work, &is_had) {
-            (Work::LetGo, _) => (!is_owned).then_some(0),
+            (Work::LetGo, _) => is_given_up.then_some(0),
             (_, Err(_)) => Some(-i64::from(libc::EROFS)),
             (_, Ok(is_had)) => is_had.then_some(0),
         };
@@ -166,11 +178,14 @@ impl Worker {
                     continue;
                 }
                 Work::Own { keeps } => {
+                    // Who waited until it is owned no more waited for what was so, or will not be.
+                    self.end_owners(0, |work| matches!(work, Work::LetGo));
                     self.volume.own(self.handle, keeps);
                     self.owners.push(request);
                     continue;
                 }
                 Work::LetGo => {
+                    self.end_owners(libc::ECANCELED, |work| matches!(work, Work::Own { .. }));
                     self.volume.let_go(self.handle);
                     self.owners.push(request);
                     continue;

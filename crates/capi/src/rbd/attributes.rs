@@ -6,14 +6,16 @@ use crate::cluster::Connected;
 use crate::errno::{Answer, Errno};
 use crate::image::Image;
 use base::OBJECT_BYTES;
-use cluster::{Metadata, VolumeChange};
+use cluster::{ChangeVolumes, Metadata, VolumeChange};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// What the keys of these notes begin with. Programs neither see nor set such keys.
 const OWN: &str = "rbd:";
 
+/// How long closing an image waits until it is noted when it was changed.
+const NOTED_LIMIT: Duration = Duration::from_secs(2);
 /// Orders that images of Ceph may have: logarithms of objects' bytes.
 const ORDERS: RangeInclusive<u64> = 12..=25;
 /// The order of images for which none is asked.
@@ -216,6 +218,13 @@ impl Image {
     /// What is noted of it.
     pub(super) fn attributes(&self) -> Answer<Attributes> {
         attributes_of(&self.cluster, &self.name()?)
+    }
+
+    /// Notes that it was changed until now. Nobody waits for that for long.
+    pub(super) fn note_modified(&self) -> Answer<()> {
+        let (volume, key, value) = (self.to_change()?, key("modified"), now().to_string());
+        let change = VolumeChange::SetMetadata { volume, key, value };
+        self.cluster.ask_within(ChangeVolumes { change }, Some(NOTED_LIMIT)).map(drop)
     }
 
     /// Notes one of them anew, or forgets it.

@@ -39,7 +39,7 @@ pub unsafe extern "C" fn rbd_stat(image: *mut c_void, info: *mut Info, bytes: us
         if bytes < size_of::<Info>() {
             return Err(Errno(libc::EINVAL));
         }
-        let (size, order) = (image.bytes()?, image.attributes()?.order);
+        let (size, order) = (image.bytes_now()?, image.attributes()?.order);
         let mut prefix = [0; BLOCK_NAME_BYTES];
         for (place, byte) in prefix.iter_mut().zip(prefix_of(image).bytes().take(BLOCK_NAME_BYTES - 1)) {
             *place = byte as c_char;
@@ -84,7 +84,7 @@ macro_rules! numbers {
 }
 
 numbers! {
-    rbd_get_size: u64 = |image| image.bytes()?;
+    rbd_get_size: u64 = |image| image.bytes_now()?;
     rbd_get_features: u64 = |image| image.attributes()?.features;
     rbd_get_op_features: u64 = |image| if image.group()?.is_some() { GROUP } else { 0 };
     rbd_get_flags: u64 = |_image| 0;

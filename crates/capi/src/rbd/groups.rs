@@ -85,7 +85,7 @@ fn check_size<T>(bytes: usize) -> Answer<()> {
 
 impl Image {
     /// The group of which `is_it` says so: looked for where the image is, and then elsewhere.
-    fn group_that(&self, is_it: impl Fn(&GroupRecord) -> bool) -> Answer<Option<Found>> {
+    pub(super) fn group_that(&self, is_it: impl Fn(&GroupRecord) -> bool) -> Answer<Option<Found>> {
         let (map, own) = (self.cluster.map_now()?, self.info()?);
         let mut places: Vec<(PoolId, String)> = vec![(own.pool, own.namespace)];
         for pool in map.pools.keys() {

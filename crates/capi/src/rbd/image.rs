@@ -1,6 +1,5 @@
 //! `rbd_image_t`: an image that is open.
 
-use super::attributes::now;
 use crate::completion::{Completion, share};
 use crate::entry::{answer_done, answer_int, without_signals};
 use crate::errno::{Answer, Errno};
@@ -152,8 +151,8 @@ unsafe fn close(Handle(image): Handle) -> Answer<i64> {
     let open = unsafe { image_of(image) }?;
     open.stop()?;
     if open.was_changed() {
-        // Where that is not heard it is known as it was before.
-        let _ = open.note("modified", Some(now()));
+        // Where that is not heard soon it is known as it was before.
+        let _ = open.note_modified();
     }
     // SAFETY: it came from `open`, and nobody uses it any more.
     drop(unsafe { Box::from_raw(image.cast::<Image>()) });

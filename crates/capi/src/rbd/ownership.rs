@@ -27,12 +27,19 @@ impl Image {
     /// # Errors
     /// `ESHUTDOWN`: it did, and somebody has taken it away.
     fn is_owner(&self) -> Answer<bool> {
-        let Some(own) = self.owned()? else { return Ok(false) };
-        let map = self.cluster.map_now()?;
-        match map.volumes.get(&self.volume) {
-            Some(info) if info.generation == own => Ok(true),
-            // What is wanted from now on is refused.
-            _ => self.catch_up_to(map.revision).and(Err(Errno(libc::ESHUTDOWN))),
+        loop {
+            let Some(own) = self.owned()? else { return Ok(false) };
+            let map = self.cluster.map_now()?;
+            if map.volumes.get(&self.volume).is_some_and(|info| info.generation == own) {
+                return Ok(true);
+            }
+            // It may have been given up meanwhile. If not, what is wanted from now on is refused.
+            let (volume, now) = (self.volume, map.volumes.get(&self.volume).map(|info| info.generation));
+            self.cluster.wait_for(move |map| map.volumes.get(&volume).map(|info| info.generation) >= now);
+            self.catch_up()?;
+            if self.owned()? == Some(own) {
+                return Err(Errno(libc::ESHUTDOWN));
+            }
         }
     }
 }

@@ -101,10 +101,11 @@ impl Image {
         })?;
         self.wait_for_snapshot(name, true)?;
         // Programs expect that whoever makes one owns the image, unless somebody else does, who goes on undisturbed.
-        match self.check_writable().is_ok() && self.owners()?.is_empty() {
-            true => self.own(false),
-            false => Ok(()),
+        if self.check_writable().is_ok() && self.owners().is_ok_and(|owners| owners.is_empty()) {
+            // Another may have been faster; the snapshot is there.
+            let _ = self.own(false);
         }
+        Ok(())
     }
 
     pub(super) fn protect_snapshot(&self, name: &str, protected: bool) -> Answer<()> {
@@ -150,9 +151,24 @@ impl Image {
         if flags & UNPROTECT != 0 && self.snapshot_named(name)?.1.protected {
             self.protect_snapshot(name, false)?;
         }
+        self.remove_snapshot_called(name)
+    }
+
+    fn remove_snapshot_called(&self, name: &str) -> Answer<()> {
         let names = BTreeSet::from([name.to_owned()]);
         self.change_snapshots(|volume| VolumeChange::RemoveSnapshots { volume, names })?;
         self.wait_for_snapshot(name, false)
+    }
+
+    /// Removes the snapshot of a number. A group's is removed with the group's snapshot, unless no group knows it.
+    fn remove_snapshot_of(&self, id: u64) -> Answer<()> {
+        let (_, info) = self.snapshot_that(|its, _| its == id)?;
+        if is_of_group(&info.name)
+            && self.group_that(|record| record.snapshot_of(&info.name).is_some())?.is_some()
+        {
+            return Err(Errno(libc::EBUSY));
+        }
+        self.remove_snapshot_called(&info.name)
     }
 }
 
@@ -249,8 +265,7 @@ pub unsafe extern "C" fn rbd_snap_remove2(
 pub unsafe extern "C" fn rbd_snap_remove_by_id(image: *mut c_void, id: u64) -> c_int {
     answer_done(|| {
         // SAFETY: what the program hands over.
-        let image = unsafe { image_of(image) }?;
-        image.remove_snapshot(&image.snapshot_that(|its, _| its == id)?.1.name, 0)
+        unsafe { image_of(image) }?.remove_snapshot_of(id)
     })
 }
 

@@ -191,13 +191,23 @@ impl Client {
         match ownership.refusal.take() {
             Some(reason) => Err(reason),
             None => {
-                let is_owned = matches!(ownership.stage, Stage::Owned { .. });
-                Ok(is_owned && !ownership.is_let_go)
+                let is_owned = matches!(ownership.stage, Stage::Kept | Stage::Owned { .. });
+                let is_had = is_owned && !ownership.is_let_go;
+                // Had once, it is asked for again only by who holds it.
+                ownership.is_wanted &= !is_had || ownership.is_held;
+                Ok(is_had)
             }
         }
     }
 
-    /// Gives up a volume that was opened, when what was begun has ended.
+    /// Whether this client has nothing of a volume that was opened, and the registry knows that.
+    #[must_use]
+    pub fn is_given_up(&self, volume: VolumeHandle) -> bool {
+        let stage = self.volumes[volume.0 as usize].ownership.stage;
+        matches!(stage, Stage::Open | Stage::Asked | Stage::Reading)
+    }
+
+    /// Gives up a volume that was opened, when what was begun has ended: [`Self::is_given_up`] says whether it is.
     pub fn let_go(&mut self, volume: VolumeHandle) {
         let ownership = &mut self.volumes[volume.0 as usize].ownership;
         (ownership.is_wanted, ownership.is_held) = (false, false);

@@ -68,6 +68,8 @@ const NEGOTIATION_LIMIT: Duration = Duration::from_secs(30);
 const FAREWELL_LIMIT: Duration = Duration::from_secs(5);
 /// How much of a volume one question for extents covers; clients ask on from there.
 const EXTENTS_BYTES_MAX: u64 = 256 << 20;
+/// Clients that are told why they are refused, at the same time.
+const REFUSED_MAX: usize = 64;
 /// How often the gateway looks around while something is pending.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -188,6 +190,13 @@ struct Door {
     is_stalled: bool,
     /// Its last answers are on their way; then it is closed with this reason.
     closing: Option<String>,
+}
+
+impl Door {
+    /// Whether it has no more to do than to hear why it may do nothing.
+    fn is_refused(&self) -> bool {
+        matches!(self.admitted, Some((_, Terms::Refused(_))))
+    }
 }
 
 impl Gateway {
@@ -349,11 +358,15 @@ impl Gateway {
     fn admit_arrivals(&mut self) {
         while let Some(Arrival { stream, key, padding }) = self.lobby.as_ref().and_then(Lobby::next) {
             let terms = self.terms_of(&key);
+            if let Terms::Refused(reason) = &terms {
+                tracing::info!(%key, reason, "an NBD client is refused");
+                // Strangers have but so many places among those who are served, where they are told why.
+                if self.doors.iter().flatten().filter(|door| door.is_refused()).count() >= REFUSED_MAX {
+                    continue;
+                }
+            }
             match self.volumes.reactor().adopt(stream) {
                 Ok(id) => {
-                    if let Terms::Refused(reason) = &terms {
-                        tracing::info!(%key, reason, "an NBD client is refused");
-                    }
                     let nbd = Connection::encrypted(self.exports.clone(), limits(), terms.clone(), padding);
                     self.add_door(id, nbd, Some((key, terms)));
                 }
@@ -705,6 +718,8 @@ impl Gateway {
                 let has_chosen = door.nbd.waiting() == Waiting::Settlement;
                 if door.closing.is_some() && waited >= FAREWELL_LIMIT {
                     self.volumes.reactor().close(door.id, "the client does not receive the last answers");
+                } else if door.is_refused() && waited >= FAREWELL_LIMIT {
+                    self.volumes.reactor().close(door.id, "the client was refused");
                 } else if door.nbd.is_negotiating() && !has_chosen && waited >= NEGOTIATION_LIMIT {
                     self.volumes.reactor().close(door.id, "the client did not choose an export in time");
                 }

@@ -311,7 +311,9 @@ fn what_is_held_is_owned_without_a_change_and_given_to_nobody_until_it_is_let_go
     assert_eq!((step(&mut scene), scene.sent().len()), (None, 0), "something is under way");
     scene.done(&write);
     assert_eq!(step(&mut scene), Some(OwnershipStep::GiveUp));
+    assert!(!scene.client.is_given_up(scene.volume), "the registry has not heard of it");
     scene.client.gave_up(scene.volume);
+    assert!(scene.client.is_given_up(scene.volume));
     assert_eq!(scene.client.is_had(scene.volume), Ok(false));
     assert_eq!(step(&mut scene), Some(OwnershipStep::Ask { keeps: false }), "there is something to change");
     // To be held, it is given up first: it was not kept.
@@ -343,6 +345,8 @@ fn what_is_held_is_owned_without_a_change_and_given_to_nobody_until_it_is_let_go
     assert_eq!(step(&mut scene), Some(OwnershipStep::Ask { keeps: false }));
     is_owned(&mut scene, 5);
     assert_eq!(scene.client.is_had(scene.volume), Ok(true));
+    scene.client.own(scene.volume, false);
+    assert_eq!(scene.client.is_had(scene.volume), Ok(true), "it has it already");
     see(&mut scene, 3, 5, true);
     time_passes(&mut scene, OWNED_MIN);
     assert_eq!(step(&mut scene), Some(OwnershipStep::GiveUp));

@@ -1,7 +1,8 @@
 //! Where clients of networks wait until they have encrypted and proved who they are, on a thread of their own: what a handshake
 //! takes nobody else waits for. Who is done goes on to the gateway.
 //!
-//! Bounds: so many are here at the same time, and none for longer than [`LOBBY_LIMIT`]; who comes when it is full waits outside.
+//! Bounds: [`PLACES`] are here at the same time, [`PLACES_OF_HOST`] of them from one address, and none for longer than [`LOBBY_LIMIT`]; who
+//! comes when it is full waits outside, and whose host has its part is sent away.
 
 use super::super::exports::Exports;
 use super::super::negotiation::{Negotiation, Step};
@@ -10,9 +11,11 @@ use auth::CertifiedServer;
 use base::PublicKey;
 use ring::{Stream, Waker};
 use socket2::Socket;
+use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
+use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,6 +25,8 @@ use tokio::time::timeout;
 
 /// Clients that are here at the same time.
 const PLACES: usize = 256;
+/// And of one address: clients of one host come many at once when their server starts anew.
+const PLACES_OF_HOST: usize = 64;
 /// How long a client may take to encrypt.
 const LOBBY_LIMIT: Duration = Duration::from_secs(15);
 /// What a client may say before it encrypts, in bytes: some options that are refused.
@@ -57,7 +62,8 @@ impl Lobby {
             socket.set_nonblocking(true)?;
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let place = Arc::new(Place { server, sender, waker, places: Semaphore::new(PLACES) });
+        let places = Arc::new(Semaphore::new(PLACES));
+        let place = Arc::new(Place { server, sender, waker, places, hosts: Mutex::default() });
         let work = move || {
             let local = tokio::task::LocalSet::new();
             local.block_on(&runtime, async move {
@@ -98,36 +104,71 @@ struct Place {
     server: CertifiedServer,
     sender: SyncSender<Arrival>,
     waker: Waker,
-    places: Semaphore,
+    places: Arc<Semaphore>,
+    /// How many are here of each address.
+    hosts: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// One of an address is here, for as long as this lives.
+struct Guest {
+    place: Arc<Place>,
+    host: IpAddr,
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let mut hosts = self.place.hosts();
+        if let Some(count) = hosts.get_mut(&self.host) {
+            *count -= 1;
+            if *count == 0 {
+                hosts.remove(&self.host);
+            }
+        }
+    }
 }
 
 impl Place {
+    fn hosts(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        // Nothing that can panic runs while it is held.
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more of an address, unless there are as many as may be.
+    fn guest(self: &Arc<Place>, host: IpAddr) -> Option<Guest> {
+        let mut hosts = self.hosts();
+        let count = hosts.entry(host).or_insert(0);
+        if *count >= PLACES_OF_HOST {
+            return None;
+        }
+        *count += 1;
+        drop(hosts);
+        Some(Guest { place: self.clone(), host })
+    }
+
     async fn receive(self: Arc<Place>, listener: TcpListener) {
         loop {
             // It is never closed.
-            let Ok(permit) = self.places.acquire().await else { return };
-            permit.forget();
-            let accepted = listener.accept().await;
-            let place = self.clone();
-            match accepted {
-                Ok((stream, peer)) => {
-                    tokio::task::spawn_local(async move {
-                        match timeout(LOBBY_LIMIT, place.admit(stream)).await {
-                            Ok(Ok(())) => {}
-                            Ok(Err(reason)) => tracing::info!(%peer, reason, "an NBD client did not come in"),
-                            Err(_) => {
-                                tracing::info!(%peer, reason = "it did not encrypt in time", "an NBD client did not come in");
-                            }
-                        }
-                        place.places.add_permits(1);
-                    });
-                }
+            let Ok(permit) = self.places.clone().acquire_owned().await else { return };
+            let (stream, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "NBD clients cannot be accepted");
-                    place.places.add_permits(1);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
                 }
-            }
+            };
+            let Some(guest) = self.guest(peer.ip().to_canonical()) else {
+                tracing::info!(%peer, "an NBD client is sent away: too many of its host come at once");
+                continue;
+            };
+            tokio::task::spawn_local(async move {
+                let late = || Err("it did not encrypt in time".to_owned());
+                let admitted = timeout(LOBBY_LIMIT, guest.place.admit(stream)).await;
+                if let Err(reason) = admitted.unwrap_or_else(|_| late()) {
+                    tracing::info!(%peer, reason, "an NBD client did not come in");
+                }
+                drop((guest, permit));
+            });
         }
     }
 

@@ -8,6 +8,7 @@ mod hostile;
 mod limits;
 mod loopback;
 mod streams;
+mod terms;
 
 use super::*;
 use protocol::{ALLOCATION_CONTEXT, REQUEST_MAGIC, command, command_flag as flag, option};
