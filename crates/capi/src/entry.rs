@@ -53,22 +53,20 @@ pub fn answer_nothing(work: impl FnOnce() -> Answer<()>) {
 /// What a program is told while something goes on: how much of how much is done, and what it handed over for that.
 pub type Progress = Option<extern "C" fn(u64, u64, *mut c_void) -> c_int>;
 
-/// Tells that it begins; whoever is told may want it not to.
+/// Tells that so much of so much is done; whoever is told may want no more of it.
 ///
 /// # Errors
 /// What they answer with.
-pub fn tell_begun(progress: Progress, handed: *mut c_void) -> Answer<()> {
-    match progress.map_or(0, |progress| progress(0, 1, handed)) {
+pub fn tell(progress: Progress, (done, total): (u64, u64), handed: *mut c_void) -> Answer<()> {
+    match progress.map_or(0, |progress| progress(done, total, handed)) {
         wish if wish < 0 => Err(Errno(-wish)),
         _ => Ok(()),
     }
 }
 
-/// Tells that it is done.
+/// Tells that it is done, which no wish changes any more.
 pub fn tell_done(progress: Progress, handed: *mut c_void) {
-    if let Some(progress) = progress {
-        progress(1, 1, handed);
-    }
+    let _ = tell(progress, (1, 1), handed);
 }
 
 /// Starts something that makes threads, which are to have none of the program's signals.

@@ -105,11 +105,11 @@ impl Image {
 
     /// So much of what it was cloned from it sees still, in bytes: what was cut off once does not come back.
     pub(super) fn overlap(&self) -> Answer<u64> {
-        let layer = match self.parent() {
-            Err(Errno(libc::ENOENT)) => return Ok(0),
-            layer => layer?,
+        let map = self.cluster.map_now()?;
+        let Some(layer) = map.volumes.get(&self.volume).and_then(|info| info.parent) else {
+            return Ok(0);
         };
-        let held = self.cluster.map_now()?.snapshot(layer).map_or(0, |snapshot| snapshot.bytes);
+        let held = map.snapshot(layer).map_or(0, |snapshot| snapshot.bytes);
         let noted = self.attributes()?.overlap_max.unwrap_or(u64::MAX);
         Ok(held.min(noted).min(self.bytes()?))
     }

@@ -4,7 +4,7 @@ use super::directory::create;
 use super::image::image_of;
 use super::options::wished;
 use super::snapshots::is_of_group;
-use crate::entry::{Progress, answer_done};
+use crate::entry::{Progress, answer_done, tell};
 use crate::errno::{Answer, Errno};
 use crate::image::{Image, Opening};
 use crate::memory::Memory;
@@ -39,11 +39,7 @@ fn copy(from: &Image, since: Option<LayerId>, to: &Image, (progress, told): Tell
                     copy_part(from, to, at, &mut bytes[..count as usize])?;
                 }
                 at += count;
-                // Whoever is told may want no more of it.
-                let wish = progress.map_or(0, |progress| progress(at, total, told));
-                if wish < 0 {
-                    return Err(Errno(-wish));
-                }
+                tell(progress, (at, total), told)?;
             }
         }
     }

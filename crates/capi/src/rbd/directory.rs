@@ -3,7 +3,7 @@
 use super::attributes::Attributes;
 use super::image::image_of;
 use super::options::{Wish, wished};
-use crate::entry::{Progress, answer_done, answer_int, answer_nothing, tell_begun, tell_done};
+use crate::entry::{Progress, answer_done, answer_int, answer_nothing, tell, tell_done};
 use crate::errno::{Answer, Errno};
 use crate::image::{Image, id_text};
 use crate::rados::Pool;
@@ -117,7 +117,7 @@ fn remove(pool: &Pool, name: &str, progress: Progress, told: *mut c_void) -> Ans
         return Err(Errno(libc::ENOTEMPTY));
     }
     // Whoever is told may want no more of it, and has it still.
-    tell_begun(progress, told)?;
+    tell(progress, (0, 1), told)?;
     pool.cluster().change(VolumeChange::Remove { name })?;
     // What it held is deleted later, by whom holds it.
     tell_done(progress, told);
