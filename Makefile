@@ -7,7 +7,9 @@ MILLPOND := target/release/millpond
 PACKAGES := gcc:gcc make:make fio:fio libnbd-bin:nbdfuse qemu-utils:qemu-io xfsprogs:mkfs.xfs \
             e2fsprogs:mkfs.ext4 fuse3:fusermount3 util-linux:losetup procps:ps iproute2:ip nftables:nft \
             etcd-server:etcd etcd-client:etcdctl prometheus:promtool openssl:openssl faketime:faketime \
-            python3-rbd:/usr/share/doc/python3-rbd/copyright qemu-block-extra:/usr/share/doc/qemu-block-extra/copyright
+            qemu-system-x86:qemu-system-x86_64 busybox-static:busybox cpio:cpio kmod:modprobe \
+            python3-rados:/usr/share/doc/python3-rados/copyright python3-rbd:/usr/share/doc/python3-rbd/copyright \
+            qemu-block-extra:/usr/share/doc/qemu-block-extra/copyright
 
 # Runs each test as a process of its own; `.config/nextest.toml` says how many at once, and which not beside others.
 NEXTEST := 0.9.151
@@ -25,7 +27,7 @@ LINT := $(CARGO) clippy --profile quick --locked --workspace --all-targets -- -D
 # Built once, from source: it takes a while.
 DENY := 0.20.2
 
-.PHONY: help deps test-deps build capi capi-install run check test nightly soak fuzz mutants deny bench bench-against bench-failover bench-encryption bench-large pictures fmt lint clean
+.PHONY: help deps test-deps build capi capi-install run check test test-rbd nightly soak fuzz mutants deny bench bench-against bench-failover bench-encryption bench-large pictures fmt lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -82,6 +84,13 @@ test: test-deps ## format, lint, unit and property tests, conformance, end-to-en
 	$(CARGO) test --profile quick --locked --workspace --doc --quiet
 	$(call TEST)
 
+# FILE is src/test/pybind/test_rbd.py of Ceph's branch pacific, which is not part of this project.
+test-rbd: test-deps ## the tests that Ceph has for its own library's Python binding, on this one: FILE=PATH
+	@[ -f "$(FILE)" ] || { echo "FILE names no file: it is src/test/pybind/test_rbd.py of Ceph's branch pacific" >&2; exit 2; }
+	MILLPOND_TEST_RBD=$(abspath $(FILE)) $(CARGO) nextest run --cargo-profile quick --locked --workspace --run-ignored only \
+	    -E 'binary(e2e) & test(/^rbd::the_tests_of_ceph/)'
+
+# TEST_RBD=FILE also runs the tests of Ceph's own library (see test-rbd).
 # TIMES=N for other than ten rounds, HOSTILE_SECONDS=N for other than an hour.
 nightly: PACKAGES += postgresql:pg_ctlcluster
 nightly: test-deps ## what takes hours: make test many times over, an hour of a hostile tenant, databases, and 50,000 lives of simulated clusters
@@ -90,6 +99,7 @@ nightly: test-deps ## what takes hours: make test many times over, an hour of a 
 	    --workspace -E 'binary(e2e) & test(/^hostile_tenant::/)'
 	MILLPOND_SNAPSHOTTED_SECONDS=600 MILLPOND_DATABASE_SNAPSHOTS=50 $(CARGO) nextest run --profile nightly --cargo-profile quick --locked \
 	    --workspace --run-ignored all --test-threads 1 -E 'binary(e2e) & test(/^(snapshotted|databases)::/)'
+	$(if $(TEST_RBD),$(MAKE) --no-print-directory test-rbd FILE=$(TEST_RBD),@echo "not tested: Ceph's test_rbd.py, for TEST_RBD names no file")
 	$(PROGRAMS)
 	./target/quick/sim --seeds 50000 --from $$(date +%s)000
 	$(MAKE) --no-print-directory fuzz SECONDS=3600

@@ -1,4 +1,4 @@
-//! What programs link is there, by name.
+//! What programs link is there, by name and version.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends by panicking")]
 
 use std::collections::BTreeSet;
@@ -19,16 +19,19 @@ fn installed(name: &str) -> Option<PathBuf> {
     Some(PathBuf::from(line.rsplit_once("=> ")?.1))
 }
 
-/// Symbols of C's that a library gives to programs.
+/// Symbols of C's that a library gives to programs. Behind an `@@` stands the version of those that have one.
 fn symbols(library: &Path, prefix: &str) -> BTreeSet<String> {
     let listed = Command::new("nm").args(["-D", "--defined-only"]).arg(library).output().unwrap();
     assert!(listed.status.success(), "{}: {}", library.display(), String::from_utf8_lossy(&listed.stderr));
     let names = String::from_utf8_lossy(&listed.stdout).into_owned();
     let names = names.lines().filter_map(|line| line.split_whitespace().nth(2));
-    names
-        .map(|name| name.split('@').next().unwrap().to_owned())
-        .filter(|name| name.starts_with(prefix))
-        .collect()
+    let names: BTreeSet<String> = names.map(str::to_owned).collect();
+    // What has a version for programs that are linked now may stand there for older ones too. Versions have names themselves.
+    let is_older =
+        |name: &str| names.iter().any(|other| other.split_once("@@").is_some_and(|(other, _)| other == name));
+    let is_of_c =
+        |name: &&String| name.starts_with(prefix) && !name.starts_with("LIBRADOS_") && !is_older(name);
+    names.iter().filter(is_of_c).cloned().collect()
 }
 
 #[test]

@@ -3,4 +3,8 @@
 //! Each door is a module. Its protocol is a state machine without I/O, so that it can be fed byte by
 //! byte, fuzzed, and replayed; what connects it to sockets and volumes stands beside it.
 
+mod listen;
 pub mod nbd;
+pub mod vhost_user;
+
+pub use listen::{Listen, ListenError};

@@ -19,7 +19,8 @@ use clap::{CommandFactory, Parser};
 use commands::arguments::{Arguments, Command};
 use commands::{
     auth, bench, ceph_conf, client, cluster, config, demo, detach, lab, log, migrate, monitor, namespace,
-    nbd, node, node_process, osd, pg, placement, pool, schedule, scrub, status, up, verdict, volume,
+    nbd, node, node_process, osd, pg, placement, pool, schedule, scrub, status, up, verdict, vhost_user,
+    volume,
 };
 use manager::log::ProcessLog;
 use std::process::ExitCode;
@@ -82,6 +83,7 @@ fn run(arguments: &Arguments, log: &ProcessLog) -> anyhow::Result<ExitCode> {
         Command::Schedule(schedule) => schedule::run(schedule, directory),
         Command::Auth(auth) => auth::run(auth, directory),
         Command::Nbd(nbd) => nbd::run(nbd, directory),
+        Command::VhostUser(vhost_user) => vhost_user::run(vhost_user, directory),
         Command::CephConf(conf) => ceph_conf::run(conf, directory),
         Command::Bench(bench) => bench::run(bench, directory),
         Command::Lab(lab) => return lab::run(lab, directory),

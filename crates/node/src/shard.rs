@@ -444,8 +444,8 @@ impl Shard {
                 self.unwelcome.take(connection);
             }
             Event::Woken => self.handle_commands(now),
-            // It has no listener.
-            Event::Drained { .. } | Event::Accepted { .. } => {}
+            // It has no listener, and listens to nobody's eventfd.
+            Event::Drained { .. } | Event::Accepted { .. } | Event::Signalled { .. } => {}
         }
     }
 

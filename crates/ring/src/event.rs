@@ -11,6 +11,13 @@ pub struct FileId(pub(crate) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerId(pub(crate) u32);
 
+/// An eventfd that a reactor listens to. Never equal to an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WatchId {
+    pub(crate) slot: u32,
+    pub(crate) serial: u32,
+}
+
 /// A connection of a reactor. Never equal to that of an earlier connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId {
@@ -79,6 +86,11 @@ pub enum Event {
         connection: ConnectionId,
         /// In words.
         reason: String,
+    },
+    /// Somebody wrote to an eventfd, at least once.
+    Signalled {
+        /// The one [`Reactor::watch`](crate::Reactor::watch) named.
+        watch: WatchId,
     },
     /// Another thread called [`Waker::wake`](crate::Waker::wake).
     Woken,

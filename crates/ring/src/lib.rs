@@ -28,8 +28,9 @@ mod release;
 mod setup;
 mod stream;
 mod wake;
+mod watches;
 
-pub use event::{ConnectionId, Event, FileId, ListenerId};
+pub use event::{ConnectionId, Event, FileId, ListenerId, WatchId};
 pub use inbox::Inbox;
 pub use reactor::{Reactor, ReactorOptions};
 pub use release::{FREE_WITHIN, when_free};

@@ -2,13 +2,14 @@
 
 use crate::connection::Connection;
 use crate::encryption::Encryption;
-use crate::event::{ConnectionId, Event, FileId, ListenerId};
+use crate::event::{ConnectionId, Event, FileId, ListenerId, WatchId};
 use crate::files::Files;
 use crate::inbox::Inbox;
 use crate::queue::{Completion, Queue};
 use crate::setup::SetupError;
 use crate::stream::{Stream, set_stream_options};
 use crate::wake::Waker;
+use crate::watches::Watches;
 use base::{Buffer, LinkId, Network};
 use io_uring::{cqueue, opcode, types};
 use socket2::{SockAddr, Socket};
@@ -53,18 +54,23 @@ const KIND_SEND: u64 = 3;
 const KIND_ACCEPT: u64 = 4;
 const KIND_CONNECT: u64 = 5;
 const KIND_WAKE: u64 = 6;
+const KIND_WATCH: u64 = 7;
+const KIND_WATCH_ENDED: u64 = 8;
 
 /// A receive waits for the socket to have something before it looks (`IORING_RECVSEND_POLL_FIRST`).
 const RECEIVE_POLL_FIRST: u16 = 1;
 
 /// Files and listeners that fit beside the connections.
 const FILES_MAX: u32 = 64;
+/// Eventfds that are listened to at the same time.
+const WATCHES_MAX: usize = 4096;
 
 /// One thread's `io_uring` with everything on it. See the crate's documentation.
 pub struct Reactor {
     queue: Queue,
     options: ReactorOptions,
     files: Files,
+    watches: Watches,
     listeners: Vec<Socket>,
     connections: Vec<Option<Connection>>,
     connections_free: Vec<u32>,
@@ -94,6 +100,7 @@ impl Reactor {
         let mut reactor = Reactor {
             queue,
             files: Files::new(options.connections_max, KIND_FILE << KIND_SHIFT),
+            watches: Watches::new(KIND_WATCH << KIND_SHIFT, KIND_WATCH_ENDED << KIND_SHIFT),
             options,
             listeners: Vec::new(),
             connections: Vec::new(),
@@ -160,6 +167,19 @@ impl Reactor {
     /// Makes every write that completed before durable.
     pub fn flush(&mut self, file: FileId, token: u64) {
         self.files.flush(file, token, &mut self.queue);
+    }
+
+    /// Listens to an eventfd: [`Event::Signalled`] follows each write to it, and one that was before. What it counts is not read.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn watch(&mut self, eventfd: OwnedFd) -> io::Result<WatchId> {
+        self.watches.add(eventfd, WATCHES_MAX, &mut self.queue)
+    }
+
+    /// Listens to an eventfd no more.
+    pub fn unwatch(&mut self, watch: WatchId) {
+        self.watches.end(watch, &mut self.queue);
     }
 
     /// Accepts connections on a listening socket from now on.
@@ -590,6 +610,8 @@ impl Reactor {
                 KIND_SEND => self.send_done(index, result, events),
                 KIND_ACCEPT => self.accept_done(index, result, flags, events),
                 KIND_CONNECT => self.connect_done(index, result, events),
+                KIND_WATCH => events.extend(self.watches.done(index, result, flags, &mut self.queue)),
+                KIND_WATCH_ENDED => self.watches.end_asked(index, result, &mut self.queue),
                 KIND_WAKE => {
                     events.push(Event::Woken);
                     self.arm_wake();

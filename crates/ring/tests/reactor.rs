@@ -314,3 +314,65 @@ fn it_polls_only_when_it_is_eager_and_answers_come_soon() {
     let last = (0..12).map(|_| cost_us(&mut reactor)).last();
     assert!(last.is_some_and(|cost| cost < 5_000), "{last:?}");
 }
+
+fn eventfd() -> nix::sys::eventfd::EventFd {
+    nix::sys::eventfd::EventFd::from_value_and_flags(0, nix::sys::eventfd::EfdFlags::EFD_NONBLOCK).unwrap()
+}
+
+/// A descriptor of an eventfd, beside that of the test's.
+fn another(eventfd: &nix::sys::eventfd::EventFd) -> std::os::fd::OwnedFd {
+    std::os::fd::AsFd::as_fd(eventfd).try_clone_to_owned().unwrap()
+}
+
+#[test]
+fn each_write_to_an_eventfd_that_is_listened_to_is_told_of() {
+    let mut reactor = reactor();
+    let (first, second) = (eventfd(), eventfd());
+    // One that was written to before too.
+    second.write(1).unwrap();
+    let watches = [&first, &second].map(|eventfd| reactor.watch(another(eventfd)).unwrap());
+    let told = |events: Vec<Event>| match events[..] {
+        [Event::Signalled { watch }] => watch,
+        _ => panic!("{events:?}"),
+    };
+    assert_eq!(told(turn(&mut reactor)), watches[1]);
+    for _ in 0..3 {
+        first.write(1).unwrap();
+        assert_eq!(told(turn(&mut reactor)), watches[0]);
+    }
+    let writer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        first.write(1).unwrap();
+        first
+    });
+    assert_eq!(told(turn(&mut reactor)), watches[0], "it sleeps until then");
+    let mut events = Vec::new();
+    reactor.turn(Some(Duration::from_millis(20)), &mut events).unwrap();
+    assert!(events.is_empty(), "{events:?}: what was told is not told again");
+    drop(writer.join().unwrap());
+}
+
+#[test]
+fn an_eventfd_that_is_not_listened_to_any_more_is_not_told_of() {
+    let mut reactor = reactor();
+    let eventfd = eventfd();
+    let before = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    for _ in 0..100 {
+        let watch = reactor.watch(another(&eventfd)).unwrap();
+        reactor.unwatch(watch);
+        reactor.unwatch(watch);
+        eventfd.write(1).unwrap();
+        let mut events = Vec::new();
+        reactor.turn(Some(Duration::from_millis(1)), &mut events).unwrap();
+        reactor.turn(Some(Duration::from_millis(1)), &mut events).unwrap();
+        assert!(events.is_empty(), "{events:?}");
+    }
+    let after = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    assert_eq!(before, after, "descriptors are closed");
+    // Something that is no eventfd is refused by the kernel, and says nothing.
+    let watch = reactor.watch(std::fs::File::open("/proc/self/maps").unwrap().into()).unwrap();
+    let mut events = Vec::new();
+    reactor.turn(Some(Duration::from_millis(5)), &mut events).unwrap();
+    assert!(events.len() <= 1, "{events:?}");
+    reactor.unwatch(watch);
+}

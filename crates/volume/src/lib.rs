@@ -18,10 +18,13 @@
 //! [`SessionEvent::Lost`] is told once, the links to all OSDs are cut, and every turn after that fails with the reason.
 //! A primary that is away is waited for by the client, which connects again by itself.
 
+mod buffers;
 mod dialler;
 mod fence;
+mod note;
 mod ownership;
 mod session;
+mod slots;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
@@ -29,5 +32,7 @@ mod tests;
 pub mod token;
 mod volume_loop;
 
+pub use buffers::{Buffers, PIECE_BYTES_MAX};
 pub use session::{AttachError, ClusterAccess, OpenAs, SessionEvent, SessionOptions, VolumeSession};
+pub use slots::Slots;
 pub use volume_loop::{AttachedVolume, LoopError, Renewal, VolumeLoop};

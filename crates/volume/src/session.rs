@@ -3,6 +3,7 @@
 use super::dialler::{Dial, Dialled, Dialler};
 use super::fence::{self, FENCE_LIMIT, Order};
 use super::ownership::{self, Step};
+use crate::note::Note;
 use auth::{Identity, KeyError, SecretKey};
 use base::map::{ClusterMap, Stillness};
 use base::names::Unfound;
@@ -17,7 +18,7 @@ use ring::{ConnectionId, Waker};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, channel, sync_channel};
@@ -103,6 +104,9 @@ pub struct SessionOptions {
     pub timeout: Option<Duration>,
     /// What this process is, for people who see that a volume is attached: `millpond nbd`, for example.
     pub purpose: String,
+    /// A file in which the lease is noted under which they are had, so that who follows this process when it is killed need not wait
+    /// until that ends by itself: it takes the place of a dead one that had the same file and the same key.
+    pub note: Option<PathBuf>,
 }
 
 impl SessionOptions {
@@ -412,12 +416,23 @@ struct Renewals {
 impl Session {
     async fn start(options: &SessionOptions) -> Result<(Session, Attached), AttachError> {
         let desk = options.cluster.desk.open(&options.cluster.identity).await?;
+        let mut note = options.note.as_deref().and_then(Note::take);
+        if let Some(dead) = note.as_mut().and_then(Note::read)
+            && let Err(error) = desk.ask(Revoke { lease: dead }).await
+            && !matches!(error, ClusterError::Registry(RegistryError::LeaseNotFound { .. }))
+        {
+            tracing::warn!(%error, "the lease of who had the volumes before is not ended; it is waited for");
+        }
         let lease = desk.ask(Grant { ttl: LEASE_TTL }).await?;
+        if let Some(note) = &mut note {
+            note.write(lease);
+        }
         let client = ClientId(uuid::Uuid::new_v4().as_u64_pair().0);
         let (volumes, description) = (RefCell::new(Vec::new()), describe(&options.purpose));
         let (lease_now, watched, asked) = (Cell::new(lease), RefCell::default(), RefCell::default());
-        let in_doubt = Cell::default();
-        let hold = Hold { desk, client, volumes, lease: lease_now, description, watched, asked, in_doubt };
+        let (in_doubt, note) = (Cell::default(), RefCell::new(note));
+        let hold =
+            Hold { desk, client, volumes, lease: lease_now, note, description, watched, asked, in_doubt };
         // Fencing may take longer than the lease lasts.
         let attached = tokio::select! {
             attached = attach_all(&hold, options) => attached,
@@ -523,6 +538,8 @@ pub(super) struct Hold {
     volumes: RefCell<Vec<(VolumeId, Generation)>>,
     /// The lease that all of it has now.
     pub(super) lease: Cell<LeaseId>,
+    /// Where that is noted.
+    note: RefCell<Option<Note>>,
     /// Who has it, for people.
     pub(super) description: String,
     /// What is open, and since when.
@@ -562,6 +579,9 @@ impl Hold {
     async fn resume(&self) -> Result<bool, ClusterError> {
         let lease = self.desk.ask(Grant { ttl: LEASE_TTL }).await?;
         self.lease.set(lease);
+        if let Some(note) = &mut *self.note.borrow_mut() {
+            note.write(lease);
+        }
         let volumes = self.volumes.borrow().clone();
         for (volume, _) in volumes {
             if !self.resume_one(volume).await? {

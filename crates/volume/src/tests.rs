@@ -34,6 +34,7 @@ impl Pond {
             open: if shared { OpenAs::Sharer } else { OpenAs::Owner },
             timeout: None,
             purpose: "a test".to_owned(),
+            note: None,
         };
         VolumeLoop::attach(options, ReactorOptions { connections_max: 64, ..ReactorOptions::default() })
     }
@@ -252,6 +253,7 @@ fn an_attach_whose_answer_was_lost_leaves_nothing_behind() {
         open: OpenAs::Owner,
         timeout: None,
         purpose: "a test".to_owned(),
+        note: None,
     };
     let error = VolumeLoop::attach(options, ReactorOptions::default()).err().unwrap();
     assert!(error.to_string().contains("it forgot"), "{error}");
@@ -269,6 +271,7 @@ fn a_volume_that_is_not_there_is_named() {
         open: OpenAs::Owner,
         timeout: None,
         purpose: "a test".to_owned(),
+        note: None,
     };
     let error = VolumeLoop::attach(options, ReactorOptions::default()).err().unwrap();
     assert!(error.to_string().contains("no volume other"), "{error}");

@@ -2,7 +2,6 @@
 
 mod inbox;
 mod operation;
-mod slots;
 mod worker;
 
 use crate::cluster::Connected;
@@ -199,6 +198,7 @@ impl Running {
             open: if opening.is_read_only { OpenAs::Reader } else { OpenAs::Writer },
             timeout: cluster.operation_limit(),
             purpose: PURPOSE.to_owned(),
+            note: None,
         };
         let (told, opened) = sync_channel(1);
         let work = move || {

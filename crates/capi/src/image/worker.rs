@@ -2,22 +2,18 @@
 
 use super::Shared;
 use super::operation::{Changes, Operation, Request, Work};
-use super::slots::Slots;
 use crate::errno::Errno;
-use base::{BLOCK_BYTES, Buffer, BufferPool};
 use client::{Completion, Outcome, VolumeHandle};
 use ring::Event;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use volume::VolumeLoop;
+use volume::{Buffers, PIECE_BYTES_MAX, Slots, VolumeLoop};
 
 /// Buffers for what fits a block.
 const SMALL_COUNT: usize = 1024;
 /// Buffers for more.
 const LARGE_COUNT: usize = 64;
-/// The longest piece of an operation on data, in bytes.
-const PIECE_BYTES_MAX: usize = wire::PAYLOAD_BYTES_MAX;
 
 /// The longest step of an operation without data, in bytes: its pieces are out together.
 const STEP_BYTES: u64 = 4 << 30;
@@ -35,8 +31,7 @@ pub(super) struct Worker {
     shared: Arc<Shared>,
     volume: VolumeLoop,
     handle: VolumeHandle,
-    small: BufferPool,
-    large: BufferPool,
+    buffers: Buffers,
     operations: Slots<Operation>,
     pieces: Slots<Piece>,
     /// Operations of which something is still to be submitted, the oldest first.
@@ -59,8 +54,7 @@ impl Worker {
             shared,
             volume,
             handle,
-            small: BufferPool::new(SMALL_COUNT, BLOCK_BYTES),
-            large: BufferPool::new(LARGE_COUNT, PIECE_BYTES_MAX),
+            buffers: Buffers::new(SMALL_COUNT, LARGE_COUNT),
             operations: Slots::default(),
             pieces: Slots::default(),
             waiting: VecDeque::new(),
@@ -123,8 +117,8 @@ impl Worker {
             self.piece_ended(completion);
             has_any = true;
         }
-        let (small, large) = (&mut self.small, &mut self.large);
-        self.volume.take_released(|buffer| put(small, large, buffer));
+        let buffers = &mut self.buffers;
+        self.volume.take_released(|buffer| buffers.put(buffer));
         has_any
     }
 
@@ -246,8 +240,7 @@ impl Worker {
                 return true;
             }
             let length = left.min(PIECE_BYTES_MAX as u64) as usize;
-            let pool = if length <= BLOCK_BYTES { &mut self.small } else { &mut self.large };
-            let Some(mut buffer) = pool.take() else { return false };
+            let Some(mut buffer) = self.buffers.take(length) else { return false };
             let bytes = buffer.bytes_mut().expect("a buffer from a pool has one holder");
             if let Work::Write(memory) = &operation.request.work {
                 match memory.length() as u64 == operation.request.length {
@@ -289,7 +282,7 @@ impl Worker {
         let has_next = operation.out == 0 && !is_begun && !operation.request.work.has_data();
         let is_over = operation.out == 0 && is_begun;
         if let Some(buffer) = ended.buffer {
-            put(&mut self.small, &mut self.large, buffer);
+            self.buffers.put(buffer);
         }
         if is_over {
             self.end(slot);
@@ -316,9 +309,4 @@ impl Worker {
             }
         }
     }
-}
-
-/// A holder's handle comes back.
-fn put(small: &mut BufferPool, large: &mut BufferPool, buffer: Buffer) {
-    if buffer.size() == BLOCK_BYTES { small.put(buffer) } else { large.put(buffer) }
 }

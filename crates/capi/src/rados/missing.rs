@@ -198,9 +198,6 @@ missing! { c_int = -libc::EOPNOTSUPP;
     rados_set_alloc_hint2
     rados_setxattr
     rados_stat
-    rados_tmap_get
-    rados_tmap_put
-    rados_tmap_update
     rados_trunc
     rados_unlock
     rados_unwatch

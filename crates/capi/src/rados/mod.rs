@@ -4,5 +4,6 @@ mod cluster;
 mod missing;
 mod pool;
 mod space;
+mod versions;
 
 pub use pool::Pool;

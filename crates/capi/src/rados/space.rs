@@ -68,8 +68,8 @@ pub unsafe extern "C" fn rados_cluster_stat(handle: *mut c_void, place: *mut Clu
     })
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rados_ioctx_pool_stat(pool: *mut c_void, place: *mut PoolSpace) -> c_int {
+/// `rados_ioctx_pool_stat`.
+pub(super) unsafe extern "C" fn pool_stat(pool: *mut c_void, place: *mut PoolSpace) -> c_int {
     answer_done(|| {
         // SAFETY: what the program hands over.
         let pool = unsafe { Pool::of(pool) }?;

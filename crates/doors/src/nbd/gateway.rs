@@ -15,15 +15,11 @@
 //! choose an export is sent away after half a minute; one that did may stay silent.
 
 mod admission;
-mod listen;
 mod lobby;
-mod memory;
 mod orphans;
 #[cfg(test)]
 mod tests;
 mod work;
-
-pub use listen::{Listen, ListenError};
 
 use super::Output;
 use super::exports::{Export, Exports, ExportsError};
@@ -31,12 +27,11 @@ use super::protocol::ErrorCode;
 use super::server::Connection;
 use super::terms::Terms;
 use super::vocabulary::{Extent, Failure, Limits, Operation, ReadPart, Request, Waiting};
+use crate::listen::{Listen, ListenError, Listener};
 use auth::CertifiedServer;
 use base::{BLOCK_BYTES, Buffer, Instant, PublicKey};
 use client::{Completion, Outcome, VolumeHandle};
-use listen::Listener;
 use lobby::{Arrival, Lobby};
-use memory::{Memory, PIECE_BYTES_MAX};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use orphans::{Orphans, SETTLE_LIMIT};
 use ring::{ConnectionId, Event, FREE_WITHIN, Inbox, Reactor, ReactorOptions, Waker, when_free};
@@ -45,7 +40,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use volume::{AttachError, ClusterAccess, LoopError, OpenAs, SessionOptions, VolumeLoop};
+use volume::{
+    AttachError, Buffers, ClusterAccess, LoopError, OpenAs, PIECE_BYTES_MAX, SessionOptions, VolumeLoop,
+};
 use work::{Kind, Work, Works, failure};
 
 /// Connections at the same time, those to OSDs included.
@@ -70,6 +67,10 @@ const FAREWELL_LIMIT: Duration = Duration::from_secs(5);
 const EXTENTS_BYTES_MAX: u64 = 256 << 20;
 /// Clients that are told why they are refused, at the same time.
 const REFUSED_MAX: usize = 64;
+/// Buffers for what fits a block.
+const SMALL_COUNT: usize = 2048;
+/// Buffers for more.
+const LARGE_COUNT: usize = 128;
 /// How often the gateway looks around while something is pending.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -142,7 +143,7 @@ pub struct Gateway {
     settle_limit: Duration,
     /// A connection ended that had something under way, and was not looked at yet.
     has_dead: bool,
-    memory: Memory,
+    buffers: Buffers,
     zeros: Buffer,
     /// Slots of doors that can go on.
     ready: Vec<usize>,
@@ -220,6 +221,7 @@ impl Gateway {
             open: options.open,
             timeout: options.timeout,
             purpose: "millpond nbd".to_owned(),
+            note: None,
         };
         let mut volumes = VolumeLoop::attach(session, reactor)?;
         let handles: Vec<_> = volumes.volumes().iter().map(|volume| volume.handle).collect();
@@ -258,7 +260,7 @@ impl Gateway {
             orphans,
             settle_limit: SETTLE_LIMIT,
             has_dead: false,
-            memory: Memory::new(),
+            buffers: Buffers::new(SMALL_COUNT, LARGE_COUNT),
             zeros: Buffer::new(PIECE_BYTES_MAX),
             ready: Vec::new(),
             serving: Vec::new(),
@@ -336,8 +338,8 @@ impl Gateway {
                 self.heed_rights();
                 self.admit_arrivals();
             }
-            Event::Connected { .. } | Event::FileDone { .. } => {
-                unreachable!("only the client connects, and there are no files")
+            Event::Connected { .. } | Event::FileDone { .. } | Event::Signalled { .. } => {
+                unreachable!("only the client connects, and there are no files or eventfds")
             }
         }
     }
@@ -441,9 +443,9 @@ impl Gateway {
                 self.complete(completion);
                 is_freed = true;
             }
-            let memory = &mut self.memory;
+            let buffers = &mut self.buffers;
             self.volumes.take_released(|buffer| {
-                memory.put(buffer);
+                buffers.put(buffer);
                 is_freed = true;
             });
             if is_freed {
@@ -562,12 +564,12 @@ impl Gateway {
         let (volume, piece) = (self.handles[request.export], request.id);
         match &request.operation {
             Operation::Read { offset, length } => {
-                let Some(buffer) = self.memory.take(*length) else { return false };
+                let Some(buffer) = self.buffers.take(*length) else { return false };
                 let token = self.insert(door, request, Kind::Read, *length, 1);
                 self.volumes.read(volume, token, *offset, *length as u64, buffer);
             }
             Operation::Write { offset, data, .. } => {
-                let Some(mut buffer) = self.memory.take(data.len()) else { return false };
+                let Some(mut buffer) = self.buffers.take(data.len()) else { return false };
                 let memory = buffer.bytes_mut().expect("a buffer from a pool has one holder");
                 memory[..data.len()].copy_from_slice(&bytes[data.clone()]);
                 let token = self.insert(door, request, Kind::Change, data.len(), 1);
@@ -643,7 +645,7 @@ impl Gateway {
             (door.id == work.connection).then_some(door)
         });
         let (Some(work), Some(door)) = (work, door) else {
-            buffer.into_iter().for_each(|buffer| self.memory.put(buffer));
+            buffer.into_iter().for_each(|buffer| self.buffers.put(buffer));
             return;
         };
         let mut wire = Wire { reactor: self.volumes.reactor(), id: door.id };
@@ -656,7 +658,7 @@ impl Gateway {
                 (Kind::Read, _) => {
                     let buffer = unused.take().expect("a read comes back with its buffer");
                     let is_closed = door.nbd.closed().is_some();
-                    if is_closed || self.memory.is_scarce(&buffer) || door.nbd.keeps_data(work.piece) {
+                    if is_closed || self.buffers.is_scarce(&buffer) || door.nbd.keeps_data(work.piece) {
                         let data = ReadPart::Bytes(&buffer.bytes()[..work.length]);
                         door.nbd.complete_read(work.piece, [data], &mut wire);
                         unused = Some(buffer);
@@ -681,7 +683,7 @@ impl Gateway {
             door.is_ready = true;
             self.ready.push(work.connection.slot());
         }
-        unused.into_iter().for_each(|buffer| self.memory.put(buffer));
+        unused.into_iter().for_each(|buffer| self.buffers.put(buffer));
     }
 
     /// The conversation is over; what was answered still goes out.

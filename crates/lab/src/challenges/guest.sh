@@ -3,6 +3,7 @@
 #
 #   guest.sh up --dir DIR --millpond PROGRAM --port PORT --disk URI --disk URI [--memory MIB] [--cpus N]
 #   guest.sh agent --port PORT        what a plan's `[[agent]]` has as its `command`
+#   guest.sh kernel --dir DIR         what kernel a guest has: where its modules lie, its version, its file, a line each
 #   guest.sh down --dir DIR           ends the guest at once: what it had not written yet is lost
 #
 # URI is nbd+unix:///EXPORT?socket=PATH. The first disk is /dev/vda in the guest, used as it is. On the second, /dev/vdb, an ext4
@@ -18,7 +19,7 @@ set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 
 fail() { echo "guest.sh: $*" >&2; exit 1; }
-usage() { sed -n '4,6s/^# *//p' "$0" >&2; exit 2; }
+usage() { sed -n '4,7s/^# *//p' "$0" >&2; exit 2; }
 
 # The process that DIR/qemu.pid names, if it is still our guest: the number may be somebody else's by now.
 pid_of_guest() {
@@ -157,6 +158,7 @@ while [ $# -ge 2 ]; do
 done
 case $#$command in
   0up) up ;;
+  0kernel) [ -n "$dir" ] || usage; mkdir -p "$dir"; find_kernel; printf '%s\n' "$root" "$version" "$kernel" ;;
   0down) [ -n "$dir" ] || usage; down ;;
   # busybox's nc passes on that the input ended, and ends when the agent does. Others do one of the two.
   0agent) [ -n "$port" ] || usage; check_packages; exec busybox nc 127.0.0.1 "$port" ;;

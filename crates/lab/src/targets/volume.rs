@@ -41,6 +41,7 @@ impl VolumeTarget {
             open,
             timeout,
             purpose: "millpond bench".to_owned(),
+            note: None,
         };
         let reactor = ReactorOptions { connections_max: CONNECTIONS_MAX, ..ReactorOptions::default() };
         let volumes = VolumeLoop::attach(options, reactor).map_err(|error| TargetError(error.to_string()))?;

@@ -2,7 +2,7 @@
 
 use crate::commands::{
     auth, bench, ceph_conf, client, cluster, config, lab, log, migrate, monitor, namespace, nbd, node,
-    node_process, osd, pg, placement, pool, schedule, scrub, status, up, verdict, volume,
+    node_process, osd, pg, placement, pool, schedule, scrub, status, up, verdict, vhost_user, volume,
 };
 use crate::top;
 use clap::{Parser, Subcommand};
@@ -96,6 +96,8 @@ pub enum Command {
     CephConf(ceph_conf::CephConfArguments),
     /// Serve volumes over NBD, until Ctrl-C
     Nbd(nbd::NbdArguments),
+    /// Serve a volume to a virtual machine, as a disk by vhost-user-blk, until Ctrl-C
+    VhostUser(vhost_user::VhostUserArguments),
     /// Measure a drive, a volume or an NBD export
     Bench(bench::BenchArguments),
     /// Measure anything by a plan, so that the figures can be trusted, and compare

@@ -1,7 +1,7 @@
 //! `millpond bench`: one measurement, in fio's names and meanings.
 
 use crate::Usage;
-use crate::commands::nbd::parse_timeout;
+use crate::commands::serving::parse_timeout;
 use crate::host::access;
 use crate::host::directory::Directory;
 use crate::host::stop;

@@ -1,7 +1,7 @@
 //! `millpond nbd`: volumes for NBD clients.
 
 use crate::Usage;
-use crate::commands::node_process;
+use crate::commands::serving::{self, ServingArguments};
 use crate::host::access;
 use crate::host::directory::Directory;
 use crate::host::stop;
@@ -9,18 +9,14 @@ use crate::output;
 use anyhow::bail;
 use auth::CertifiedServer;
 use clap::Args;
-use doors::nbd::gateway::{Gateway, GatewayOptions, Listen};
+use doors::Listen;
+use doors::nbd::gateway::{Gateway, GatewayOptions};
 use doors::nbd::{NbdAddress, NbdUri};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-use volume::OpenAs;
 
 /// The port of NBD (IANA).
 const NBD_PORT: u16 = 10_809;
-
-/// The shortest time limit of operations: as long as a failover under load.
-const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -66,42 +62,8 @@ pub struct NbdArguments {
     #[arg(long)]
     pub plain: bool,
 
-    /// Let other clients attach the volumes at the same time, if they ask for it too
-    #[arg(long)]
-    pub shared: bool,
-
-    /// Open the volumes and do not attach them before there is something to write. When another who opened them so has something to
-    /// write, they are given up to that, and got back by the next write here
-    #[arg(long, conflicts_with_all = ["shared", "read_only"])]
-    pub open: bool,
-
-    /// Refuse writes. The volumes are only opened, whoever has them attached
-    #[arg(long)]
-    pub read_only: bool,
-
-    /// How long an operation may take before it fails with EIO, for example 30s [default: it waits for ever].
-    /// A write that failed so may still take effect
-    #[arg(long, value_name = "DURATION", value_parser = parse_timeout)]
-    pub timeout: Option<Duration>,
-
-    /// The file of the key to act with, as `millpond auth add` makes it [default: that of the cluster's owner]
-    #[arg(long, env = "MILLPOND_KEY", value_name = "PATH")]
-    pub key: Option<PathBuf>,
-
-    /// The process to end with.
-    #[arg(long, hide = true, value_name = "PID")]
-    pub parent: Option<u32>,
-}
-
-impl NbdArguments {
-    fn open_as(&self) -> OpenAs {
-        match self {
-            NbdArguments { read_only: true, .. } => OpenAs::Reader,
-            NbdArguments { open: true, .. } => OpenAs::Writer,
-            NbdArguments { shared: true, .. } => OpenAs::Sharer,
-            _ => OpenAs::Owner,
-        }
-    }
+    #[command(flatten)]
+    pub serving: ServingArguments,
 }
 
 fn parse_listen(text: &str) -> Result<Listen, String> {
@@ -120,19 +82,13 @@ fn parse_listen(text: &str) -> Result<Listen, String> {
 
 /// Serves volumes until someone wishes it to stop.
 pub fn run(arguments: &NbdArguments, path: &Path) -> anyhow::Result<()> {
-    if let Some(parent) = arguments.parent {
-        node_process::end_with(parent)?;
-    }
+    arguments.serving.end_with_parent()?;
     check_reach(&arguments.listen, arguments.plain || arguments.tls.is_some())?;
     let directory = Directory::new(path)?;
     if let Some(name) = named_twice(&arguments.volumes) {
         bail!(Usage(format!("volume {name} is named twice; name each volume once")));
     }
-    if let Some(name) = arguments.volumes.iter().find(|name| name.ends_with('@')) {
-        bail!(Usage(format!(
-            "{name} names no snapshot; a volume is named without @, a snapshot VOLUME@SNAPSHOT"
-        )));
-    }
+    arguments.volumes.iter().try_for_each(|name| serving::check_name(name))?;
     access::require_up(&directory)?;
     serve(arguments, &directory)
 }
@@ -167,45 +123,21 @@ fn check_reach(asked: &[Listen], plain: bool) -> anyhow::Result<()> {
     }
 }
 
-/// A time limit of operations, as people write it: `30s`, `500ms`, `2m`, or seconds alone.
-pub fn parse_timeout(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no duration; write for example 30s, 2m or 1500ms");
-    let trimmed = text.trim();
-    let split = trimmed.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(trimmed.len());
-    let (number, unit) = trimmed.split_at(split);
-    let scale = match unit {
-        "ms" => 0.001,
-        "" | "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(wrong()),
-    };
-    let seconds = number.trim().parse::<f64>().map_err(|_| wrong())? * scale;
-    let timeout = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
-    if timeout < TIMEOUT_MIN {
-        return Err(format!(
-            "{text:?} is less than {} s, which the cluster may need to go on without a node; allow more",
-            TIMEOUT_MIN.as_secs()
-        ));
-    }
-    Ok(timeout)
-}
-
 fn serve(arguments: &NbdArguments, directory: &Directory) -> anyhow::Result<()> {
     let options = GatewayOptions {
-        cluster: directory.access(arguments.key.as_deref())?,
+        cluster: directory.access(arguments.serving.key.as_deref())?,
         volumes: arguments.volumes.clone(),
         listen: places(&arguments.listen, directory)?,
         tls: arguments.tls.as_deref().map(CertifiedServer::load).transpose()?,
-        open: arguments.open_as(),
-        timeout: arguments.timeout,
+        open: arguments.serving.open_as(),
+        timeout: arguments.serving.timeout,
     };
     let mut gateway = Gateway::open(&options)?;
     let stopper = gateway.stopper();
     stop::on_wish(move || stopper.stop())?;
     let places: Vec<&Listen> = gateway.places().collect();
     let is_encrypted = options.tls.is_some();
-    output::print(&how_to_connect(&options.volumes, arguments.read_only, is_encrypted, &places))?;
+    output::print(&how_to_connect(&options.volumes, arguments.serving.read_only, is_encrypted, &places))?;
     gateway.run()?;
     output::notice("stopping");
     Ok(())
@@ -278,18 +210,6 @@ mod tests {
         assert!(refused.contains("0.0.0.0:10809") && refused.contains("--plain"), "{refused}");
         check_reach(&listen, true).unwrap();
         check_reach(&listen[..1], false).unwrap();
-    }
-
-    #[test]
-    fn time_limits_read_as_people_write_them() {
-        for (text, milliseconds) in
-            [("30", 30_000), ("1.5s", 1500), ("2500ms", 2500), ("2m", 120_000), ("1 h", 3_600_000)]
-        {
-            assert_eq!(parse_timeout(text), Ok(Duration::from_millis(milliseconds)), "{text}");
-        }
-        for wrong in ["", "s", "0", "0.5s", "999ms", "-3", "nan", "inf", "1e300", "3 weeks"] {
-            assert!(parse_timeout(wrong).is_err(), "{wrong}");
-        }
     }
 
     #[test]

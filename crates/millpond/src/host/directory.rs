@@ -97,6 +97,11 @@ impl Directory {
         Ok(ClusterAccess { desk: registry.into(), identity })
     }
 
+    /// The socket on which a virtual machine is served a volume unless another is asked for.
+    pub fn vhost_user_socket(&self, volume: &str) -> PathBuf {
+        self.path.join(format!("vhost-user-{}.sock", volume.replace('/', "-")))
+    }
+
     /// The socket on which NBD is served unless another is asked for.
     pub fn nbd_socket(&self) -> PathBuf {
         self.path.join("nbd.sock")

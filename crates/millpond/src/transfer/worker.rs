@@ -41,6 +41,7 @@ impl Worker {
             open,
             timeout: None,
             purpose: purpose.to_owned(),
+            note: None,
         };
         let volumes = VolumeLoop::attach(options, ReactorOptions::default())?;
         let handle = volumes.volumes()[0].handle;

@@ -44,3 +44,4 @@ mod stale;
 mod time_limits;
 mod transfers;
 mod trash;
+mod vhost_user;

@@ -24,7 +24,8 @@ impl Pond {
 
     fn try_open(&self, open: OpenAs, timeout: Option<Duration>) -> Result<VolumeLoop, AttachError> {
         let (cluster, volumes) = (self.cluster.access(), vec!["disk".to_owned()]);
-        let options = SessionOptions { cluster, volumes, open, timeout, purpose: format!("{open:?}") };
+        let options =
+            SessionOptions { cluster, volumes, open, timeout, purpose: format!("{open:?}"), note: None };
         VolumeLoop::attach(options, ReactorOptions { connections_max: 64, ..ReactorOptions::default() })
     }
 

@@ -66,9 +66,9 @@ impl Served {
             // What was still on its way out when the last connection closed.
             let mut events = Vec::new();
             gateway.volumes.reactor().turn(Some(Duration::from_millis(50)), &mut events).unwrap();
-            let memory = &mut gateway.memory;
-            gateway.volumes.take_released(|buffer| memory.put(buffer));
-            (outcome, gateway.memory.lent())
+            let buffers = &mut gateway.buffers;
+            gateway.volumes.take_released(|buffer| buffers.put(buffer));
+            (outcome, gateway.buffers.lent())
         });
         let stopper = receiver.recv().unwrap();
         Served { cluster, socket, stopper, gate, thread: Some(thread), directory }
@@ -643,6 +643,7 @@ fn a_read_only_export_refuses_writes_and_leaves_the_volume_to_others() {
         open: OpenAs::Sharer,
         timeout: None,
         purpose: "another".to_owned(),
+        note: None,
     };
     VolumeLoop::attach(other, ReactorOptions { connections_max: 64, ..ReactorOptions::default() }).unwrap();
 }

@@ -6,6 +6,7 @@ use crate::nbd::vocabulary::Failure;
 use base::OBJECT_BYTES;
 use client::ClientError;
 use ring::ConnectionId;
+use volume::Slots;
 
 /// What is being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,63 +36,49 @@ pub(super) struct Work {
     pub(super) is_orphan: bool,
 }
 
-/// All work that is out. Slots are used again, so that a busy gateway allocates nothing.
+/// All work that is out.
 #[derive(Debug, Default)]
-pub(super) struct Works {
-    slots: Vec<Option<Work>>,
-    free: Vec<u32>,
-}
+pub(super) struct Works(Slots<Work>);
 
 impl Works {
     /// How much is out.
     pub(super) fn count(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.0.count()
     }
 
     /// Takes work in; the answer names it.
     pub(super) fn insert(&mut self, work: Work) -> u64 {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            u32::try_from(self.slots.len() - 1).expect("work out is limited by connections and their limits")
-        });
-        self.slots[slot as usize] = Some(work);
-        u64::from(slot)
+        self.0.insert(work) as u64
     }
 
     /// All that is out.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Work> {
-        self.slots.iter_mut().flatten()
+        self.0.iter_mut()
     }
 
     /// Whether the work is an orphan, if it is out.
     pub(super) fn is_orphan(&self, token: u64) -> bool {
-        self.slots.get(token as usize).and_then(Option::as_ref).is_some_and(|work| work.is_orphan)
+        self.0.find(token as usize).is_some_and(|work| work.is_orphan)
     }
 
     /// What the work is.
-    pub(super) fn kind(&self, token: u64) -> Kind {
-        self.slots[token as usize].as_ref().expect("an operation belongs to work that is out").kind
+    pub(super) fn kind(&mut self, token: u64) -> Kind {
+        self.0.get(token as usize).kind
     }
 
     /// An operation of the work ended. The work itself, if it was the last.
     pub(super) fn part_ended(&mut self, token: u64, failure: Option<Failure>) -> Option<Work> {
-        let slot = &mut self.slots[token as usize];
-        let work = slot.as_mut().expect("an operation belongs to work that is out");
+        let work = self.0.get(token as usize);
         work.parts_left -= 1;
         if work.failure.is_none() {
             work.failure = failure;
         }
-        if work.parts_left > 0 {
-            return None;
-        }
-        self.free.push(token as u32);
-        slot.take()
+        (work.parts_left == 0).then(|| self.0.remove(token as usize))
     }
 
     /// Takes everything back.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Work> {
-        self.free.clear();
-        self.slots.drain(..).flatten()
+        self.0.drain()
     }
 }
 

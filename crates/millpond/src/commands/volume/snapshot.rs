@@ -263,6 +263,7 @@ fn settle(volume: &str, directory: &Directory) -> anyhow::Result<()> {
         open: OpenAs::Owner,
         timeout: None,
         purpose: "millpond volume snapshot".to_owned(),
+        note: None,
     };
     VolumeLoop::attach(options, ReactorOptions::default())?;
     Ok(())

@@ -7,6 +7,7 @@ pub mod fio;
 pub mod guardian;
 pub mod hosts;
 pub mod http;
+pub mod machine;
 pub mod mounted;
 pub mod nbd;
 pub mod network;

@@ -1,4 +1,4 @@
-//! Where NBD clients connect to: a Unix socket that only its owner reaches, or a TCP port.
+//! Where clients of doors connect to: a Unix socket that only its owner reaches, or a TCP port.
 
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fmt;
@@ -13,7 +13,7 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Clients that may wait to be accepted.
 const BACKLOG: i32 = 4096;
 
-/// Where NBD clients connect to.
+/// Where clients connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// A Unix socket.
@@ -69,7 +69,7 @@ pub enum ListenError {
 
 /// A listening socket, and the name it has in the file system, which goes with it.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(crate) struct Listener {
     /// `None` once it was given to a reactor.
     socket: Option<Socket>,
     place: Listen,
@@ -88,7 +88,7 @@ fn file_at(path: &Path) -> Option<WhichFile> {
 
 impl Listener {
     /// Listens. A Unix socket that a dead server left is replaced.
-    pub(super) fn bind(listen: &Listen) -> Result<Listener, ListenError> {
+    pub(crate) fn bind(listen: &Listen) -> Result<Listener, ListenError> {
         let failed = |source: Error| match source.kind() {
             ErrorKind::AddrInUse => ListenError::InUse(listen.clone()),
             _ => ListenError::Io { place: listen.clone(), source },
@@ -127,12 +127,12 @@ impl Listener {
     }
 
     /// Where it listens, with the port that it got.
-    pub(super) fn place(&self) -> &Listen {
+    pub(crate) fn place(&self) -> &Listen {
         &self.place
     }
 
     /// The socket, for a reactor.
-    pub(super) fn take_socket(&mut self) -> Socket {
+    pub(crate) fn take_socket(&mut self) -> Socket {
         self.socket.take().expect("it is given away once, after it was made")
     }
 }
