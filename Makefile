@@ -4,12 +4,14 @@ CARGO ?= cargo
 MILLPOND := target/release/millpond
 
 # Debian packages that building and testing need, and a program or file of each that shows it is there.
-PACKAGES := gcc:gcc make:make fio:fio libnbd-bin:nbdfuse qemu-utils:qemu-io xfsprogs:mkfs.xfs \
+PACKAGES := gcc:gcc make:make fio:fio libnbd-bin:nbdfuse nbd-client:nbd-client qemu-utils:qemu-io xfsprogs:mkfs.xfs \
             e2fsprogs:mkfs.ext4 fuse3:fusermount3 util-linux:losetup procps:ps iproute2:ip nftables:nft \
             etcd-server:etcd etcd-client:etcdctl prometheus:promtool openssl:openssl faketime:faketime \
             qemu-system-x86:qemu-system-x86_64 busybox-static:busybox cpio:cpio kmod:modprobe \
             python3-rados:/usr/share/doc/python3-rados/copyright python3-rbd:/usr/share/doc/python3-rbd/copyright \
-            qemu-block-extra:/usr/share/doc/qemu-block-extra/copyright
+            librbd-dev:/usr/include/rbd/librbd.h libvirt-daemon:libvirtd libvirt-clients:virsh tgt:tgtd libiscsi-bin:iscsi-test-cu \
+            libvirt-daemon-driver-storage-rbd:/usr/share/doc/libvirt-daemon-driver-storage-rbd/copyright \
+            tgt-rbd:/usr/share/doc/tgt-rbd/copyright qemu-block-extra:/usr/share/doc/qemu-block-extra/copyright
 
 # Runs each test as a process of its own; `.config/nextest.toml` says how many at once, and which not beside others.
 NEXTEST := 0.9.151

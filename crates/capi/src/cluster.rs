@@ -4,6 +4,9 @@
 use crate::configuration::Configuration;
 use crate::entry::without_signals;
 use crate::errno::{Answer, Errno};
+use crate::log::Log;
+use auth::AuthError;
+use base::Encryption;
 use base::map::ClusterMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,6 +16,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
+use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use volume::ClusterAccess;
@@ -20,6 +24,8 @@ use volume::token::ClientToken;
 
 /// How long it may take until the map shows what was changed.
 const SHOWN_LIMIT: Duration = Duration::from_secs(10);
+/// How long a node may take to say why it does not answer.
+const REFUSED_LIMIT: Duration = Duration::from_secs(1);
 /// Waits without a limit end then: nobody waits so long.
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
@@ -34,6 +40,7 @@ pub struct Connected {
     description: String,
     question_limit: Option<Duration>,
     operation_limit: Option<Duration>,
+    log: Log,
 }
 
 /// How what is said leads to a cluster.
@@ -64,7 +71,26 @@ fn done<T: Send + 'static>(
     })
 }
 
+/// Whether a node says that the key is not one of its cluster's. Whoever asks for more tries one node after the other meanwhile: one may
+/// know of a key of which another does not know yet.
+fn is_refused(runtime: &Runtime, access: &ClusterAccess) -> bool {
+    let DeskPlace::Nodes(endpoints) = &access.desk else { return false };
+    endpoints.all().iter().any(|endpoint| {
+        let (endpoint, identity) = (*endpoint, access.identity.clone());
+        let asking = async move {
+            let stream = TcpStream::connect(endpoint.address).await.ok()?;
+            identity.connect(stream, endpoint.key, Encryption::On).await.err()
+        };
+        matches!(done(runtime, Some(REFUSED_LIMIT), asking), Ok(Some(AuthError::Refused(_))))
+    })
+}
+
 impl Connected {
+    /// Where errors are written.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
     /// Connects to the cluster that is meant.
     ///
     /// # Errors
@@ -85,7 +111,11 @@ impl Connected {
             first.map_err(|_| Errno(libc::EIO))?;
             Ok::<_, Errno>((desk, maps))
         };
-        let (desk, maps) = done(&runtime, said.limit("client_mount_timeout"), open)??;
+        let opened = done(&runtime, said.limit("client_mount_timeout"), open).flatten();
+        let (desk, maps) = match opened {
+            Err(Errno(libc::ETIMEDOUT)) if is_refused(&runtime, &access) => return Err(Errno(libc::EACCES)),
+            opened => opened?,
+        };
         let question_limit = said.limit("rados_mon_op_timeout");
         let operation_limit = said.limit("rados_osd_op_timeout");
         // As programs read it: a positive number of theirs.
@@ -100,6 +130,7 @@ impl Connected {
             description,
             question_limit,
             operation_limit,
+            log: Log::new(said),
         }))
     }
 

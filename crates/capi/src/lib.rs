@@ -16,6 +16,7 @@ mod configuration;
 mod entry;
 mod errno;
 mod image;
+mod log;
 mod memory;
 mod missing;
 mod rados;

@@ -5,10 +5,15 @@
 //! once. What the dead one had sent is fenced when the volumes are attached, as ever.
 
 use registry::LeaseId;
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often it is tried to have the note, and the pause between.
+const ATTEMPTS_MAX: usize = 10;
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -20,16 +25,37 @@ pub(super) struct Note {
 impl Note {
     /// Has the note to itself from now on. `None` if another process does, or it cannot be kept: then leases end by themselves.
     pub(super) fn take(path: &Path) -> Option<Note> {
-        let open =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
-        let taken = open.and_then(|file| file.try_lock().map_err(Into::into).map(|()| file));
-        match taken {
-            Ok(file) => Some(Note { path: path.to_owned(), file }),
-            Err(error) => {
-                tracing::debug!(%error, path = %path.display(), "it is not noted under which lease volumes are had");
-                None
+        for _ in 0..ATTEMPTS_MAX {
+            match Note::try_take(path) {
+                Ok(Some(note)) => return Some(note),
+                // Who is about to end has it still.
+                Ok(None) => std::thread::sleep(PAUSE),
+                Err(error) => {
+                    tracing::debug!(%error, path = %path.display(), "it is not noted under which lease volumes are had");
+                    return None;
+                }
             }
         }
+        None
+    }
+
+    /// `None` if another has it, or took it away meanwhile.
+    fn try_take(path: &Path) -> io::Result<Option<Note>> {
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let note = Note { path: path.to_owned(), file };
+        if note.is_there() { Ok(Some(note)) } else { Ok(None) }
+    }
+
+    /// Whether it is this file that stands there.
+    fn is_there(&self) -> bool {
+        let which = |found: io::Result<Metadata>| found.ok().map(|found| (found.dev(), found.ino()));
+        which(self.file.metadata()) == which(self.path.symlink_metadata())
     }
 
     /// The lease of who had it before, if that did not end in good order.
@@ -54,9 +80,11 @@ impl Note {
 
 impl Drop for Note {
     fn drop(&mut self) {
-        // The lease was ended. Who opened the file before finds no lock and no lease in it, and keeps its note where nobody looks.
+        // The lease was ended.
         let _ = self.file.set_len(0);
-        let _ = std::fs::remove_file(&self.path);
+        if self.is_there() {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 

@@ -201,6 +201,7 @@ impl Running {
             note: None,
         };
         let (told, opened) = sync_channel(1);
+        let log = cluster.log().clone();
         let work = move || {
             let reactor = ReactorOptions { connections_max: connections_max(), ..ReactorOptions::default() };
             let mut volume = match VolumeLoop::attach(options, reactor) {
@@ -213,7 +214,7 @@ impl Running {
             let shared = Arc::new(Shared { inbox, ended, seen: Seen::new(&volume, handle) });
             if told.send(Ok((shared.clone(), id))).is_ok() {
                 let _closes = Closes(shared.clone());
-                Worker::new(shared, volume).run();
+                Worker::new(shared, volume, log).run();
             }
         };
         let thread = without_signals(|| {

@@ -3,7 +3,9 @@
 use super::Shared;
 use super::operation::{Changes, Operation, Request, Work};
 use crate::errno::Errno;
-use client::{Completion, Outcome, VolumeHandle};
+use crate::log::Log;
+use base::Instant;
+use client::{ClientError, Completion, Outcome, VolumeHandle};
 use ring::Event;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,6 +19,14 @@ const LARGE_COUNT: usize = 64;
 
 /// The longest step of an operation without data, in bytes: its pieces are out together.
 const STEP_BYTES: u64 = 4 << 30;
+
+/// Of damage that is found over and over it is told so often.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+
+/// Whether somebody has to do something about a drive.
+fn is_of_a_drive(error: &ClientError) -> bool {
+    matches!(error, ClientError::Damaged { .. } | ClientError::DeviceFailed { .. })
+}
 
 /// A part of an operation that is out.
 struct Piece {
@@ -45,10 +55,13 @@ pub(super) struct Worker {
     closing: Option<Request>,
     taken: Vec<Request>,
     events: Vec<Event>,
+    log: Log,
+    /// When something was written there last.
+    logged: Option<Instant>,
 }
 
 impl Worker {
-    pub(super) fn new(shared: Arc<Shared>, volume: VolumeLoop) -> Worker {
+    pub(super) fn new(shared: Arc<Shared>, volume: VolumeLoop, log: Log) -> Worker {
         let handle = volume.volumes()[0].handle;
         Worker {
             shared,
@@ -64,6 +77,8 @@ impl Worker {
             closing: None,
             taken: Vec::new(),
             events: Vec::new(),
+            log,
+            logged: None,
         }
     }
 
@@ -89,7 +104,8 @@ impl Worker {
             self.tell_owners();
             self.events.clear();
             self.end_what_has();
-            if turned.is_err() {
+            if let Err(error) = turned {
+                self.log.error(&error.to_string());
                 break Errno(libc::ESHUTDOWN);
             }
         };
@@ -265,6 +281,11 @@ impl Worker {
         operation.out -= 1;
         match (&ended.outcome, &operation.request.work, &ended.buffer) {
             (Outcome::Failed(error), ..) => {
+                let (now, limit) = (self.volume.now(), LOG_EVERY);
+                if is_of_a_drive(error) && self.logged.is_none_or(|last| now.since(last) >= limit) {
+                    self.log.error(&error.to_string());
+                    self.logged = Some(now);
+                }
                 operation.failure.get_or_insert(Errno::from(error));
             }
             (Outcome::Changed(changed), Work::Changed(_, told), _) => {

@@ -6,7 +6,7 @@ use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_MQ, VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX,
     VIRTIO_BLK_F_TOPOLOGY, VIRTIO_BLK_F_WRITE_ZEROES,
 };
-use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
+use virtio_bindings::virtio_config::{VIRTIO_F_ANY_LAYOUT, VIRTIO_F_VERSION_1};
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
 /// The size of the space, in bytes: all that VIRTIO 1.2 has.
@@ -27,6 +27,8 @@ pub(super) fn features(is_read_only: bool) -> u64 {
         VIRTIO_RING_F_INDIRECT_DESC,
         VIRTIO_RING_F_EVENT_IDX,
         VIRTIO_F_VERSION_1,
+        // Drivers of before the standard choose it whether it is offered or not.
+        VIRTIO_F_ANY_LAYOUT,
     ];
     let changes = [VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_WRITE_ZEROES];
     let features = common.into_iter().fold(LOG_ALL | PROTOCOL_FEATURES, |all, bit| all | 1 << bit);

@@ -207,8 +207,8 @@ impl VhostUserBackendReqHandler for Conversation {
         self.0.ask(move |device| device.configuration(offset, length))
     }
     fn set_config(&self, _offset: u32, _bytes: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
-        // Nothing of it can be changed: the only thing that could be is a cache, and there is none.
-        NOT_OFFERED
+        // What could be changed is a cache, and there is none. A guest may ask for it all the same, and its front-end passes it on.
+        Ok(())
     }
     fn set_gpu_socket(&self, _socket: GpuBackend) -> Result<()> {
         NOT_OFFERED

@@ -8,15 +8,16 @@ use super::configuration::{LOG_ALL, PROTOCOL_FEATURES, features, part_of_space};
 use super::dirty::DirtyLog;
 use super::in_flight::InFlight;
 use super::memory::Memory;
-use super::request::{self, Disk, Request, Segment, What};
+use super::request::{self, Disk, Request, Segment, What, ZEROED_BYTES_MAX};
 use super::ring::{Addresses, Misuse, Ring, eventfd};
-use base::VolumeId;
+use base::{Instant, VolumeId};
 use client::{ClientError, Completion, Outcome, VolumeHandle};
 use ring::{Event, WatchId};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 use vhost::vhost_user::message::VhostUserMemoryRegion;
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_ID_BYTES, VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP,
@@ -32,6 +33,12 @@ const LARGE_COUNT: usize = 64;
 
 /// How often in a turn rings are looked at again, because something of them ended: drivers that ask for what ends at once find no end.
 const ROUNDS_MAX: usize = 8;
+
+/// So many requests are taken from a ring before another has its turn.
+const TAKEN_MAX: usize = 256;
+/// How long what a front-end that is gone left under way is waited for by the next: more than it takes to replace an OSD, or to give up a
+/// silent one.
+const SETTLE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Who waits for something, and hears what came of it.
 pub(super) type Reply<T> = SyncSender<io::Result<T>>;
@@ -82,12 +89,29 @@ pub(super) struct Device {
     other: Vec<Segment>,
     /// A front-end is there.
     is_connected: bool,
-    /// One that waits to be, until what its predecessor left has ended.
-    connecting: Option<Reply<()>>,
+    /// One that waits to be, until what its predecessor left has ended, and since when.
+    connecting: Option<(Reply<()>, Instant)>,
+    settling: Settling,
     /// Whoever waits until nothing of a ring is under way.
     stopping: Vec<(u16, Reply<u16>)>,
     /// No more requests are taken.
     is_closing: bool,
+    /// Zeroings that are out, in bytes, and those that wait until there are fewer.
+    zeroing_bytes: u64,
+    zeroings: VecDeque<usize>,
+    /// Why the volume is lost, as an OSD said. What it refused stays noted as under way.
+    lost: Option<String>,
+}
+
+/// What is done about requests of a front-end that is gone, which do not end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Settling {
+    /// They are waited for.
+    Awaited,
+    /// The volume is being attached anew.
+    Renewing,
+    /// They take effect never more.
+    Fenced,
 }
 
 fn invalid(reason: impl Into<String>) -> io::Error {
@@ -116,27 +140,64 @@ impl Device {
             other: Vec::new(),
             is_connected: false,
             connecting: None,
+            settling: Settling::Awaited,
             stopping: Vec::new(),
             is_closing: false,
+            zeroing_bytes: 0,
+            zeroings: VecDeque::new(),
+            lost: None,
         }
     }
 
     // What a front-end says.
 
-    /// A front-end is there. `reply` hears of it when nothing is under way that another left.
+    /// A front-end is there. `reply` hears of it when nothing is under way that another left, or what is takes effect never more.
     pub(super) fn connect(&mut self, reply: Reply<()>) {
-        self.connecting = Some(reply);
+        self.connecting = Some((reply, self.volume.now()));
+        self.settling = Settling::Awaited;
         self.welcome();
     }
 
     fn welcome(&mut self) {
-        if self.tasks.count() == 0
+        let is_settled = self.tasks.count() == 0 || self.settling == Settling::Fenced;
+        if is_settled
             && !self.is_connected
-            && let Some(reply) = self.connecting.take()
+            && let Some((reply, _)) = self.connecting.take()
         {
             // If it is gone meanwhile that is said too.
             self.is_connected = reply.send(Ok(())).is_ok();
         }
+    }
+
+    /// Whether somebody waits for what another left.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.connecting.is_some()
+    }
+
+    /// Sees to it that a front-end does not wait for ever: what its predecessor left, and what does not end, is fenced.
+    pub(super) fn settle(&mut self) {
+        while let Some(renewal) = self.volume.poll_renewal() {
+            match renewal.outcome {
+                Ok(()) => self.settling = Settling::Fenced,
+                Err(reason) => {
+                    tracing::warn!(reason, "what a front-end that is gone left under way is waited for");
+                }
+            }
+        }
+        let waited = self.connecting.as_ref().map(|(_, since)| self.volume.now().since(*since));
+        if self.settling == Settling::Awaited
+            && waited.is_some_and(|waited| waited >= SETTLE_LIMIT)
+            && self.volume.begin_renewal(self.handle)
+        {
+            self.settling = Settling::Renewing;
+        }
+        self.welcome();
+    }
+
+    /// It is to end: nobody who waits for something is answered any more.
+    pub(super) fn part(&mut self) {
+        self.connecting = None;
+        self.stopping.clear();
     }
 
     /// The front-end is gone. What it had under way ends, and is noted as not ended: whoever follows does it again.
@@ -150,6 +211,7 @@ impl Device {
         for task in self.tasks.iter_mut() {
             task.is_abandoned = true;
         }
+        self.volume.abandon(|_| true);
         (self.memory, self.features) = (Memory::default(), 0);
         (self.in_flight, self.log) = (None, None);
         self.stopping.clear();
@@ -313,7 +375,7 @@ impl Device {
         let rings = &self.rings;
         self.stopping.retain(|(index, reply)| {
             let ring = &rings[usize::from(*index)];
-            let is_over = ring.under_way() == 0;
+            let is_over = ring.rests();
             if is_over {
                 // Who asked may be gone.
                 let _ = reply.send(Ok(ring.base()));
@@ -336,6 +398,11 @@ impl Device {
     /// Takes no more requests.
     pub(super) fn close(&mut self) {
         self.is_closing = true;
+    }
+
+    /// Why the volume is lost, if an OSD said that it is.
+    pub(super) fn lost(&self) -> Option<&String> {
+        self.lost.as_ref()
     }
 
     /// Whether nothing is under way.
@@ -373,6 +440,9 @@ impl Device {
                 buffers.put(buffer);
                 has_ended = true;
             });
+            if self.lost.is_some() {
+                return false;
+            }
             has_more = has_ended && !self.waiting.is_empty() || self.rings.iter().any(|ring| ring.is_due);
             if !has_more {
                 break;
@@ -400,9 +470,11 @@ impl Device {
 
     fn take_requests_of(&mut self, index: usize) -> Result<(), Misuse> {
         let disk = self.disk();
+        let log = self.log.as_ref().filter(|_| self.features & LOG_ALL != 0);
         let (ring, memory) = (&mut self.rings[index], self.memory.guest());
         let table: Table = ring.table();
-        while let Some(head) = ring.take(memory, self.in_flight.as_ref())? {
+        for _ in 0..TAKEN_MAX {
+            let Some(head) = ring.take(memory, self.in_flight.as_ref(), log)? else { return Ok(()) };
             let mut data = self.spare.pop().unwrap_or_default();
             let read = request::read(table, head, memory, disk, &mut data, &mut self.other);
             let request = read.map_err(|broken| ring.gives_up(&broken.to_string()))?;
@@ -421,12 +493,19 @@ impl Device {
             };
             self.waiting.push_back(self.tasks.insert(task));
         }
+        ring.is_due = true;
         Ok(())
     }
 
     /// Submits what waits, in order, until a buffer is missing.
     fn begin_what_fits(&mut self) {
         while let Some(slot) = self.waiting.front().copied() {
+            if !self.has_room_to_zero(slot) {
+                // What came after it does not wait for that.
+                self.waiting.pop_front();
+                self.zeroings.push_back(slot);
+                continue;
+            }
             if !self.begin(slot) {
                 return;
             }
@@ -435,6 +514,14 @@ impl Device {
                 self.end(slot);
             }
         }
+    }
+
+    /// Whether a request may begin as far as zeroings are concerned, of which each makes many operations at once: one may always.
+    fn has_room_to_zero(&mut self, slot: usize) -> bool {
+        let request = &self.tasks.get(slot).request;
+        request.what != What::Zero
+            || self.zeroing_bytes == 0
+            || self.zeroing_bytes + request.length <= ZEROED_BYTES_MAX
     }
 
     /// Submits all that is left of a request; whether nothing is.
@@ -452,6 +539,7 @@ impl Device {
             if what == What::Zero {
                 task.begun = length;
                 task.out += 1;
+                self.zeroing_bytes += length;
                 let token = self.pieces.insert(Piece { task: slot, at, length: 0 }) as u64;
                 self.volume.zero(self.handle, token, from, length);
                 return true;
@@ -481,12 +569,21 @@ impl Device {
         let Piece { task: slot, at, length } = self.pieces.remove(ended.token as usize);
         let task = self.tasks.get(slot);
         task.out -= 1;
+        if task.request.what == What::Zero {
+            self.zeroing_bytes -= task.request.length;
+            self.waiting.extend(self.zeroings.drain(..));
+        }
         match (&ended.outcome, task.request.what, &ended.buffer) {
+            (Outcome::Failed(error @ ClientError::Fenced { .. }), ..) if !task.is_abandoned => {
+                // Another has the volume. The guest is told nothing: it is done by the next back-end.
+                self.lost = Some(error.to_string());
+                return;
+            }
             (Outcome::Failed(error), ..) => {
                 log_failure(error, &task.request);
                 task.has_failed = true;
             }
-            (_, What::Read, Some(buffer)) if !task.is_abandoned => {
+            (_, What::Read, Some(buffer)) if !task.is_abandoned && !task.has_failed => {
                 let log = self.log.as_ref().filter(|_| self.features & LOG_ALL != 0);
                 let put = put(&self.memory, log, &task.data, at as usize, &buffer.bytes()[..length]);
                 task.has_failed |= !put;

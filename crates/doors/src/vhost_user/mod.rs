@@ -14,7 +14,8 @@
 //! volume, and its messages are judged all the same: what is wrong ends its connection, with a reason that is logged.
 //!
 //! When things fail: what was taken from a ring is noted in memory that the front-end keeps. After this process died, the next one is
-//! given it and does again what had not ended. It attaches the volume anew, so that what the dead one had sent takes effect never more.
+//! given it and does again what had not ended. It attaches the volume anew, so that what the dead one had sent takes effect never more:
+//! at its start, or, where the volume is only opened, before the first change.
 //! When a front-end's connection ends, what it had under way is waited for before the next is served. A volume that is lost ends this
 //! process: requests that are under way stay noted.
 
@@ -50,6 +51,9 @@ pub const QUEUES_MAX: u16 = 64;
 const CONNECTIONS_MAX: u32 = 4096;
 /// How long what is under way may take when it is to stop. The next back-end does again what had not ended.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(5);
+
+/// How often it is looked around while somebody waits for what another left.
+const TICK: Duration = Duration::from_secs(1);
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -188,11 +192,19 @@ impl Backend {
             order(&mut self.device);
         }
         let has_more = self.device.work();
-        let timeout = if has_more { Some(Duration::ZERO) } else { timeout };
+        if let Some(reason) = self.device.lost() {
+            return Err(LoopError::Lost { reason: reason.clone() });
+        }
+        let timeout = match (has_more, self.device.is_awaited()) {
+            (true, _) => Some(Duration::ZERO),
+            (false, true) => Some(timeout.unwrap_or(TICK)),
+            (false, false) => timeout,
+        };
         let turned = self.device.volume.turn(timeout, &mut self.events);
         for event in self.events.drain(..) {
             self.device.handle(&event);
         }
+        self.device.settle();
         turned
     }
 }
@@ -209,6 +221,7 @@ impl Drop for Backend {
         self.host.shut_down();
         // Who waits for the device hears that it is gone.
         drop(std::mem::replace(&mut self.orders, channel().1));
+        self.device.part();
         if let Some(conversations) = self.conversations.take() {
             let _ = conversations.join();
         }

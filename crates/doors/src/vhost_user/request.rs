@@ -10,7 +10,7 @@ use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_ID_BYTES, VIRTIO_BLK_T_DISCARD, VIRTIO_BLK_T_FLUSH, VIRTIO_BLK_T_GET_ID, VIRTIO_BLK_T_IN,
     VIRTIO_BLK_T_OUT, VIRTIO_BLK_T_WRITE_ZEROES, VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP,
 };
-use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryMmap, Permissions};
+use vm_memory::{Address, Bytes, GuestAddress, GuestMemory, GuestMemoryError, GuestMemoryMmap, Permissions};
 
 /// What offsets and lengths are counted in by drivers, in bytes.
 pub(super) const SECTOR_BYTES: u64 = 512;
@@ -29,6 +29,13 @@ pub(super) struct Segment {
     pub(super) address: GuestAddress,
     /// In bytes.
     pub(super) length: usize,
+}
+
+impl Segment {
+    /// The address so many bytes behind its beginning.
+    fn at(&self, offset: usize) -> Result<GuestAddress, GuestMemoryError> {
+        self.address.checked_add(offset as u64).ok_or(GuestMemoryError::GuestAddressOverflow)
+    }
 }
 
 /// What is to be done.
@@ -100,7 +107,7 @@ pub(super) fn copy_from(
     segments: &[Segment],
     mut at: usize,
     mut bytes: &mut [u8],
-) -> Result<(), vm_memory::GuestMemoryError> {
+) -> Result<(), GuestMemoryError> {
     for segment in segments {
         if at >= segment.length {
             at -= segment.length;
@@ -108,7 +115,7 @@ pub(super) fn copy_from(
         }
         let count = bytes.len().min(segment.length - at);
         let (now, later) = std::mem::take(&mut bytes).split_at_mut(count);
-        memory.read_slice(now, GuestAddress(segment.address.0 + at as u64))?;
+        memory.read_slice(now, segment.at(at)?)?;
         (bytes, at) = (later, 0);
         if bytes.is_empty() {
             break;
@@ -117,7 +124,7 @@ pub(super) fn copy_from(
     Ok(())
 }
 
-/// Copies to a guest what is to lie `at` bytes from the beginning of its segments, and tells `wrote` where that was.
+/// Copies to a guest what is to lie `at` bytes from the beginning of its segments, and tells `wrote` where that is.
 ///
 /// # Errors
 /// There is no such memory.
@@ -127,16 +134,17 @@ pub(super) fn copy_to(
     mut at: usize,
     mut bytes: &[u8],
     mut wrote: impl FnMut(GuestAddress, usize),
-) -> Result<(), vm_memory::GuestMemoryError> {
+) -> Result<(), GuestMemoryError> {
     for segment in segments {
         if at >= segment.length {
             at -= segment.length;
             continue;
         }
         let (now, later) = bytes.split_at(bytes.len().min(segment.length - at));
-        let address = GuestAddress(segment.address.0 + at as u64);
-        memory.write_slice(now, address)?;
+        let address = segment.at(at)?;
+        // What fails may have been done in part.
         wrote(address, now.len());
+        memory.write_slice(now, address)?;
         (bytes, at) = (later, 0);
         if bytes.is_empty() {
             break;

@@ -14,6 +14,9 @@ use vm_memory::{GuestAddress, GuestMemoryMmap};
 
 /// The most entries that a ring may have.
 pub(super) const ENTRIES_MAX: u16 = 1024;
+/// A used ring begins with its flags and its index; an entry is a head and a length. In bytes.
+const USED_HEADER_BYTES: u64 = 4;
+const USED_ENTRY_BYTES: u64 = 8;
 /// What tells a driver that something ended.
 const ONE: [u8; 8] = 1u64.to_ne_bytes();
 
@@ -57,6 +60,8 @@ pub(super) struct Ring {
     has_news: bool,
     /// Something may be there to be taken.
     pub(super) is_due: bool,
+    /// That all of its used ring was written to was noted, since its writes are.
+    is_noted: bool,
 }
 
 /// What a driver did that it may not.
@@ -83,6 +88,7 @@ impl Ring {
             left: Vec::new(),
             has_news: false,
             is_due: false,
+            is_noted: false,
         }
     }
 
@@ -98,6 +104,7 @@ impl Ring {
         if self.stage != Stage::Stopped && here != Some(addresses) {
             return false;
         }
+        self.is_noted &= addresses.log.is_some();
         self.addresses = Some(addresses);
         true
     }
@@ -130,11 +137,7 @@ impl Ring {
 
     /// Whether it was stopped, and nothing of it is under way.
     pub(super) fn rests(&self) -> bool {
-        self.stage == Stage::Stopped && self.under_way == 0
-    }
-
-    pub(super) fn under_way(&self) -> u16 {
-        self.under_way
+        self.stage == Stage::Stopped && self.under_way == 0 && self.left.is_empty()
     }
 
     /// Starts it, if all is there that it needs.
@@ -190,12 +193,12 @@ impl Ring {
         Ok(())
     }
 
-    /// Takes no more from it. What is under way ends.
+    /// Takes no more from its available ring. What is under way ends, and what a back-end that died had taken is done before: whoever
+    /// goes on with the ring elsewhere does not find that.
     pub(super) fn stop(&mut self) {
         self.stage = Stage::Stopped;
         self.queue.set_ready(false);
-        self.left.clear();
-        self.is_due = false;
+        self.is_due = !self.left.is_empty();
     }
 
     /// Which entry of the available ring comes next.
@@ -222,17 +225,23 @@ impl Ring {
         &mut self,
         memory: &GuestMemoryMmap,
         in_flight: Option<&InFlight>,
+        log: Option<&DirtyLog>,
     ) -> Result<Option<u16>, Misuse> {
         let entries = self.queue.size();
+        let goes_on = match self.stage {
+            Stage::Running => self.is_enabled,
+            Stage::Stopped => !self.left.is_empty(),
+            Stage::Broken => false,
+        };
         // When one of many ends it is looked at again.
-        if !self.is_running() || !self.is_enabled || self.under_way >= entries {
+        if !goes_on || self.under_way >= entries {
             return Ok(None);
         }
         let head = match self.left.pop() {
             // It is noted still, by its number in the order of then.
             Some(head) => head,
             None => {
-                let next = self.next_available(memory).map_err(|reason| self.misuse(reason))?;
+                let next = self.next_available(memory, log).map_err(|reason| self.misuse(reason))?;
                 let Some(head) = next else { return Ok(None) };
                 if head >= entries {
                     return Err(
@@ -255,12 +264,22 @@ impl Ring {
     }
 
     /// Takes the next entry of the available ring. Where there is none its driver is asked to tell of the next.
-    fn next_available(&mut self, memory: &GuestMemoryMmap) -> Result<Option<u16>, String> {
+    fn next_available(
+        &mut self,
+        memory: &GuestMemoryMmap,
+        log: Option<&DirtyLog>,
+    ) -> Result<Option<u16>, String> {
+        let noted = log.zip(self.addresses.and_then(|addresses| addresses.log));
         let queue = &mut self.queue;
         for _ in 0..2 {
             let next = queue.iter(memory).map_err(|error| error.to_string())?.next();
             if let Some(chain) = next {
                 return Ok(Some(chain.head_index()));
+            }
+            if let Some((log, at)) = noted {
+                // Where it is said from which entry on the driver tells, and flags that say the same.
+                log.mark(at.wrapping_add(USED_HEADER_BYTES + USED_ENTRY_BYTES * u64::from(queue.size())), 2);
+                log.mark(at, 2);
             }
             if !queue.enable_notification(memory).map_err(|error| error.to_string())? {
                 return Ok(None);
@@ -299,9 +318,13 @@ impl Ring {
             in_flight.ended(self.index, head, self.queue.next_used());
         }
         if let (Some(log), Some(at)) = (log, self.addresses.and_then(|addresses| addresses.log)) {
+            // A back-end that died may have written to it, and not have come to noting that.
+            if !std::mem::replace(&mut self.is_noted, true) {
+                log.mark(at, USED_HEADER_BYTES + USED_ENTRY_BYTES * u64::from(self.queue.size()));
+            }
             // Flags and index, and the entry.
-            log.mark(at, 4);
-            log.mark(at.wrapping_add(4 + 8 * slot), 8);
+            log.mark(at, USED_HEADER_BYTES);
+            log.mark(at.wrapping_add(USED_HEADER_BYTES + USED_ENTRY_BYTES * slot), USED_ENTRY_BYTES);
         }
         self.has_news = true;
         Ok(())

@@ -14,6 +14,7 @@ use doors::nbd::gateway::{Gateway, GatewayOptions};
 use doors::nbd::{NbdAddress, NbdUri};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use volume::OpenAs;
 
 /// The port of NBD (IANA).
 const NBD_PORT: u16 = 10_809;
@@ -61,6 +62,10 @@ pub struct NbdArguments {
     /// Listen also where other machines reach it, without encryption: all that do are trusted with the volumes
     #[arg(long)]
     pub plain: bool,
+
+    /// Let other clients attach the volumes at the same time, if they ask for it too
+    #[arg(long, conflicts_with = "open")]
+    pub shared: bool,
 
     #[command(flatten)]
     pub serving: ServingArguments,
@@ -129,7 +134,10 @@ fn serve(arguments: &NbdArguments, directory: &Directory) -> anyhow::Result<()> 
         volumes: arguments.volumes.clone(),
         listen: places(&arguments.listen, directory)?,
         tls: arguments.tls.as_deref().map(CertifiedServer::load).transpose()?,
-        open: arguments.serving.open_as(),
+        open: match arguments.serving.open_as() {
+            OpenAs::Owner if arguments.shared => OpenAs::Sharer,
+            open => open,
+        },
         timeout: arguments.serving.timeout,
     };
     let mut gateway = Gateway::open(&options)?;

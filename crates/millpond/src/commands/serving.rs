@@ -14,13 +14,9 @@ const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 /// How volumes are had while they are served.
 #[derive(Args, Clone, Debug)]
 pub struct ServingArguments {
-    /// Let other clients attach the same volumes at the same time, if they ask for it too
-    #[arg(long)]
-    pub shared: bool,
-
     /// Open the volumes and do not attach them before there is something to write. When another who opened them so has something to
     /// write, they are given up to that, and got back by the next write here
-    #[arg(long, conflicts_with_all = ["shared", "read_only"])]
+    #[arg(long, conflicts_with = "read_only")]
     pub open: bool,
 
     /// Refuse writes. The volumes are only opened, whoever has them attached
@@ -46,7 +42,6 @@ impl ServingArguments {
         match self {
             ServingArguments { read_only: true, .. } => OpenAs::Reader,
             ServingArguments { open: true, .. } => OpenAs::Writer,
-            ServingArguments { shared: true, .. } => OpenAs::Sharer,
             _ => OpenAs::Owner,
         }
     }

@@ -1,9 +1,11 @@
 //! Volumes over a network: encrypted, and to each client what its key may have, by programs that nobody here wrote.
 
 use crate::common::door::Door;
+use crate::common::machine::{Guest, Image, has_guests};
 use crate::common::pond::Pond;
 use crate::common::{attempt, names, path, run, text, wait_until};
 use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use testkit::prerequisites::installed;
 
@@ -154,6 +156,44 @@ fn a_client_of_a_network_encrypts_and_has_what_its_key_may_have() {
     // And no client takes another for the server.
     std::fs::copy(&certificate, foreign.join("ca-cert.pem")).unwrap();
     assert!(!attempt("nbdinfo", &[&served.uri(path(&foreign))]).status.success());
+}
+
+#[test]
+fn the_kernel_s_client_encrypts_too() {
+    const TEST: &str = "the kernel's NBD client by TLS";
+    if !(has_guests(TEST) && installed(TEST, &["nbd-client", "fio"])) {
+        return;
+    }
+    let served = Served::start();
+    let writer = served.client("writer", &["--pool", "default", "--rw"]);
+    let foreign = served.client("foreign", &["--pool", "default", "--rw"]);
+    served.pond.run(&["auth", "rm", "foreign"]);
+    let files = [&writer, &foreign].map(|directory| {
+        ["ca-cert.pem", "client-cert.pem", "client-key.pem"].map(|name| Path::new(directory).join(name))
+    });
+    let files: Vec<&Path> = files.iter().flatten().map(PathBuf::as_path).collect();
+    // For a guest this machine's loopback has another address than its certificate names.
+    let connects = |directory: &str| {
+        format!(
+            "nbd-client 10.0.2.2 {} /dev/nbd0 -N v -b 512 -cacertfile {directory}/ca-cert.pem \
+             -certfile {directory}/client-cert.pem -keyfile {directory}/client-key.pem -tlshostname pond.example",
+            served.port
+        )
+    };
+    let script = format!(
+        "nbd-client 10.0.2.2 {port} /dev/nbd0 -N v -b 512 && exit 2
+         {foreign} && dd if=/dev/nbd0 of=/dev/null bs=4k count=1 && exit 3
+         {writer} || exit 4
+         [ $(cat /sys/block/nbd0/size) = 131072 ] || exit 5
+         fio --name=part --filename=/dev/nbd0 --size=32m --direct=1 --ioengine=io_uring --iodepth=8 --rw=randrw \
+         --bsrange=512-64k --verify=crc32c --verify_fatal=1 --time_based --runtime=5 2>&1 | grep -q 'err= 0' || exit 6
+         nbd-client -d /dev/nbd0",
+        port = served.port,
+        foreign = connects(&foreign),
+        writer = connects(&writer),
+    );
+    let image = Image::new(served.pond.scratch(), &script, &["nbd-client", "fio"], &files, &["nbd"]);
+    Guest::start(&image, served.pond.scratch(), "vm", &[]).ends_well();
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! Programs that know Ceph's libraries, as Debian has them, on volumes: unmodified, and with no library of Ceph in them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends by panicking")]
 
+pub mod library;
+mod services;
+
 use crate::common::machine::{self, Guest, Image, has_guests};
 use crate::common::pond::Pond;
+use crate::common::site::Site;
 use crate::common::whole::{OSDS, becomes_whole, every_epoch_ends, node_of};
 use nix::sys::signal::Signal;
 use std::os::unix::fs::symlink;
@@ -25,7 +29,7 @@ const GUEST_SECONDS: u64 = 20;
 const KILL_EVERY: Duration = Duration::from_secs(10);
 
 /// A directory in which programs find the library.
-fn library(pond: &Pond) -> PathBuf {
+pub fn library(pond: &Site) -> PathBuf {
     let built = Path::new(env!("CARGO_BIN_EXE_millpond")).with_file_name("deps").join("libcapi.so");
     let directory = pond.scratch().join("lib");
     std::fs::create_dir_all(&directory).unwrap();

@@ -63,6 +63,8 @@ pub(super) struct Guest {
     next: Vec<(u16, u16)>,
     in_flight: Option<(VhostUserInflight, File)>,
     pub(super) features: u64,
+    /// Whether rings are served from their start on.
+    pub(super) connects_enabled: bool,
 }
 
 fn eventfds() -> Vec<EventFd> {
@@ -82,6 +84,7 @@ impl Guest {
             next: vec![(0, 0); usize::from(QUEUES)],
             in_flight: None,
             features: !(1 << 26),
+            connects_enabled: true,
         }
     }
 
@@ -161,7 +164,7 @@ impl Guest {
         frontend.set_vring_err(index, error).unwrap();
         frontend.set_vring_kick(index, kick).unwrap();
         frontend.set_vring_call(index, call).unwrap();
-        frontend.set_vring_enable(index, true).unwrap();
+        frontend.set_vring_enable(index, self.connects_enabled).unwrap();
     }
 
     pub(super) fn configuration(&mut self, offset: u32, length: usize) -> Vec<u8> {

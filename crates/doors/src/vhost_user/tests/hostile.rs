@@ -107,6 +107,13 @@ fn data_outside_of_the_memory_fail_their_request_alone() {
             assert_eq!(guest.get(DATA + 16, 1), [1], "{kind} at {at:x}");
         }
     }
+    // Of several pieces, the later ones of which wrap around the end of all addresses.
+    for length in [512 << 10, 1 << 20] {
+        guest.put_header(DATA, IN, 0);
+        let far = u64::MAX - MEMORY_AT - 100;
+        let chain = Chain::default().readable(DATA, 16).writable(far, length).writable(DATA + 16, 1);
+        assert_eq!((guest.ask(0, &chain), guest.get(DATA + 16, 1)), (1, vec![1]));
+    }
     assert_eq!(guest.read(0, 0, 4096), [3; 4096]);
 }
 

@@ -224,3 +224,109 @@ fn who_follows_a_dead_one_at_the_same_socket_need_not_wait_for_its_lease() {
     assert_eq!(next.stop(), 0);
     assert!(!note_beside(&elsewhere).exists(), "who ends in good order leaves no note");
 }
+
+#[test]
+fn what_a_dead_one_left_is_done_before_a_ring_moves_elsewhere() {
+    let mut served = Served::start(|_, _| {});
+    let mut guest = served.guest();
+    silence(&served);
+    offer_two(&mut guest);
+    wait_until("both are tried", || served.cluster.hang_ups() >= 2);
+    served.running.stop();
+    served.cluster.set_faults(Faults::default());
+    served.running = Running::start(&served.options);
+    guest.hang_up();
+    guest.connects_enabled = false;
+    guest.connect(&served.options.socket);
+    assert_eq!(guest.front().get_vring_base(0).unwrap(), 2);
+    assert!(guest.ended(0).is_some() && guest.ended(0).is_some(), "nobody else would do them");
+}
+
+#[test]
+fn what_an_osd_refuses_because_another_has_the_volume_is_not_told_to_the_guest() {
+    let mut served = Served::start(|_, _| {});
+    let mut guest = served.guest();
+    served.cluster.set_faults(Faults { refuse_writes: Some(wire::Status::Fenced), ..Faults::default() });
+    offer_two(&mut guest);
+    let error = served.running.wait();
+    assert!(matches!(error, BackendError::Loop(LoopError::Lost { .. })), "{error}");
+    nothing_ends(&mut guest, 0);
+    served.cluster.set_faults(Faults::default());
+    served.running = Running::start(&served.options);
+    guest.hang_up();
+    guest.connect(&served.options.socket);
+    guest.wait(0);
+    guest.wait(0);
+    assert_eq!(guest.read(1, 8, 8192), [[1; 4096], [2; 4096]].concat());
+}
+
+#[test]
+fn it_stops_though_somebody_waits_for_what_does_not_end() {
+    let mut served = Served::start(|_, _| {});
+    let mut guest = served.guest();
+    silence(&served);
+    offer_two(&mut guest);
+    wait_until("both are tried", || served.cluster.hang_ups() >= 2);
+    std::thread::scope(|scope| {
+        let front = guest.frontend.as_ref().unwrap();
+        let stopping = scope.spawn(move || front.get_vring_base(0).is_err());
+        std::thread::sleep(Duration::from_millis(200));
+        served.running.stop();
+        assert!(stopping.join().unwrap(), "it is told that nobody answers");
+    });
+    served.running = Running::start(&served.options);
+    guest.hang_up();
+    guest.connect(&served.options.socket);
+    let before = served.cluster.hang_ups();
+    wait_until("they are tried again", || served.cluster.hang_ups() >= before + 3);
+    guest.hang_up();
+    std::thread::scope(|scope| {
+        let socket = &served.options.socket;
+        let connecting =
+            scope.spawn(move || vhost::vhost_user::Frontend::connect(socket, 2).unwrap().get_features());
+        std::thread::sleep(Duration::from_millis(300));
+        served.running.stop();
+        assert!(connecting.join().unwrap().is_err());
+    });
+}
+
+#[test]
+fn who_comes_back_is_served_though_what_it_left_never_ends() {
+    let served = Served::start(|_, _| {});
+    let mut guest = served.guest();
+    silence(&served);
+    offer_two(&mut guest);
+    wait_until("both are tried", || served.cluster.hang_ups() >= 2);
+    guest.hang_up();
+    let began = ::ring::now();
+    let mut guest = served.guest();
+    assert!(::ring::now().since(began) > Duration::from_secs(5), "they are waited for");
+    assert!(!served.cluster.fences().is_empty(), "and then they take effect never more");
+    assert_eq!(guest.read(0, 8, 512), [0; 512]);
+    served.cluster.set_faults(Faults::default());
+    guest.write(0, 8, &[9; 512]);
+    assert_eq!(guest.read(0, 8, 512), [9; 512]);
+}
+
+#[test]
+fn zeroings_of_much_take_turns() {
+    let served = Served::start(|cluster, options| {
+        cluster.create_volume("large", 64 << 30);
+        options.volume = "large".to_owned();
+    });
+    let mut guest = served.guest();
+    for (head, from) in [(0u16, 0u64), (3, 4 << 30)] {
+        let at = DATA + 0x10_0000 * (u64::from(head) + 1);
+        guest.put_header(at, 13, 0);
+        guest.put(at + 4096, &(from / 512).to_le_bytes());
+        guest.put(at + 4104, &((4u64 << 30) / 512).to_le_bytes());
+        let chain = Chain::default().readable(at, 16).readable(at + 4096, 16).writable(at + 16, 1);
+        guest.put_chain(Guest::ring_at(0), head, &chain);
+        guest.offer(0, head);
+    }
+    guest.write(1, 0, &[1; 512]);
+    let mut heads = [guest.wait(0).0, guest.wait(0).0];
+    heads.sort_unstable();
+    assert_eq!(heads, [0, 3]);
+    assert_eq!([guest.get(DATA + 0x10_0010, 1), guest.get(DATA + 0x40_0010, 1)], [[0], [0]]);
+}

@@ -3,6 +3,8 @@
 use super::guest::{DATA, Piece};
 use super::*;
 use vhost::VhostBackend;
+use vhost::vhost_user::VhostUserFrontend;
+use vhost::vhost_user::message::VhostUserConfigFlags;
 
 const FLUSH: u32 = 4;
 const GET_ID: u32 = 8;
@@ -110,6 +112,8 @@ fn the_disk_says_what_it_is() {
     assert!(name.starts_with(b"millpond-"), "{name:?}");
     assert_eq!(guest.status_of(0, GET_ID, 0, 19), IOERR);
     assert_eq!(guest.status_of(0, FLUSH, 0, 0), OK);
+    // A guest may write to it, and nothing comes of that.
+    guest.front().set_config(32, VhostUserConfigFlags::WRITABLE, &[1]).unwrap();
     served.cluster.with(async |cluster| cluster.resize_volume("disk", 2 * DISK_BYTES, false).await.unwrap());
     wait_until("it has grown", || capacity(&mut guest) == 2 * DISK_BYTES / 512);
     guest.write(0, DISK_BYTES / 512, &[1; 512]);

@@ -63,7 +63,8 @@ impl Image {
             let needs = run("modprobe", &["-d", root, "-S", version, "--show-depends", module]);
             for line in needs.lines() {
                 let Some(file) = line.strip_prefix("insmod ") else { continue };
-                let file = Path::new(file.trim());
+                // Behind it may stand what this machine tells the module.
+                let Some(file) = file.split_whitespace().next().map(Path::new) else { continue };
                 let name = file.file_name().unwrap();
                 if !tree.join("modules").join(name).exists() {
                     std::fs::copy(file, tree.join("modules").join(name)).unwrap();

@@ -6,6 +6,7 @@ use crate::common::network::Peer;
 use crate::common::site::Site;
 use crate::common::whole::becomes_whole;
 use crate::common::{OnDrop, Process, command, names, path, wait_until};
+use crate::rbd;
 use auth::{Identity, SecretKey};
 use base::ClientId;
 use cluster::{Attach, Detach, Grant, Revoke};
@@ -173,6 +174,32 @@ fn a_client_with_a_token_needs_no_etcd_and_outlives_the_nodes_that_serve_it() {
         Err(refusal) => refusal.code == EIO,
     });
     vm_host.refused(&["volume", "ls"], &["is not one of this cluster", "auth ls"]);
+}
+
+#[test]
+fn programs_of_other_machines_use_images_by_a_keyring_until_its_key_is_removed() {
+    const TEST: &str = "librbd by a key";
+    let Some(hosts) = Hosts::up(TEST, 0) else { return };
+    let library = rbd::library(&hosts);
+    let Some(program) = rbd::library::compiled(TEST, hosts.scratch(), &library, false) else { return };
+    let (key, out) = (hosts.scratch().join("vm-host.key"), hosts.scratch().join("ceph"));
+    hosts.run_on(0, "millpond volume create image 64MiB");
+    hosts.run_on(0, &format!("millpond auth add vm-host --pool default --rw --out {}", path(&key)));
+    hosts.run_on(1, &format!("millpond ceph-conf --key {} --out {}", path(&key), path(&out)));
+    let says = |what: &str| {
+        let mut program = std::process::Command::new(&program);
+        program.arg(what).env("LD_LIBRARY_PATH", &library).env("CEPH_CONF", out.join("ceph.conf"));
+        let output = program.env_remove("MILLPOND_DIR").output().expect("it can be started");
+        (String::from_utf8_lossy(&output.stdout).into_owned(), output)
+    };
+    let (said, output) = says("reads");
+    assert_eq!(said, "4096\n", "{output:?}");
+    (0..HOSTS).for_each(|host| hosts.network().close(host, CLIENT_PORT, Peer::Clients));
+    assert_eq!(says("connect").0, "-110\n", "ETIMEDOUT");
+    hosts.network().heal();
+    wait_until("it is let in again", || says("connect").0 == "0\n");
+    hosts.run_on(0, "millpond auth rm vm-host");
+    wait_until("EACCES", || says("connect").0 == "-13\n");
 }
 
 /// Attaches a volume and detaches it or does not, without a pause, as often as nodes let it. Answers how often that was.

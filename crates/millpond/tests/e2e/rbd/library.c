@@ -126,6 +126,7 @@ static void who_is_fenced(struct at at) {
 	is("one owner", count, 1);
 	is("its lock is broken", rbd_lock_break(breaker, mode, names[0]), 0);
 	rbd_lock_get_owners_cleanup(names, count);
+	is("another has it", rbd_lock_acquire(breaker, RBD_LOCK_MODE_EXCLUSIVE), 0);
 	is("who is fenced writes nothing", rbd_write(owner, 0, sizeof bytes, bytes), -ESHUTDOWN);
 	is("another does", rbd_write(breaker, 0, sizeof bytes, bytes), sizeof bytes);
 	rbd_close(breaker);
