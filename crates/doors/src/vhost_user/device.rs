@@ -153,7 +153,8 @@ impl Device {
 
     /// A front-end is there. `reply` hears of it when nothing is under way that another left, or what is takes effect never more.
     pub(super) fn connect(&mut self, reply: Reply<()>) {
-        self.connecting = Some((reply, self.volume.now()));
+        // The turn before may be long ago.
+        self.connecting = Some((reply, ring::now()));
         self.settling = Settling::Awaited;
         self.welcome();
     }
@@ -180,7 +181,12 @@ impl Device {
             match renewal.outcome {
                 Ok(()) => self.settling = Settling::Fenced,
                 Err(reason) => {
-                    tracing::warn!(reason, "what a front-end that is gone left under way is waited for");
+                    tracing::warn!(
+                        reason,
+                        "what a front-end that is gone left under way is waited for; trying again"
+                    );
+                    self.settling = Settling::Awaited;
+                    self.connecting.iter_mut().for_each(|(_, since)| *since = ring::now());
                 }
             }
         }

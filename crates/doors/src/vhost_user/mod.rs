@@ -31,6 +31,8 @@ mod ring;
 #[cfg(test)]
 mod tests;
 
+pub use request::{JUDGED_AT, judge};
+
 use crate::listen::{Listen, ListenError, Listener};
 use ::ring::{Event, FREE_WITHIN, ReactorOptions, Waker, when_free};
 use conversation::{Host, Order, Orders};

@@ -193,7 +193,7 @@ pub(super) fn read(
                 None => length = u64::MAX,
             }
             let what = if is_read { What::Read } else { What::Write };
-            judge(what, offset, length, disk)
+            within(what, offset, length, disk)
         }
         VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES => {
             let mut range = [0; RANGE_BYTES];
@@ -213,7 +213,7 @@ pub(super) fn read(
                     0 if length > ZEROED_BYTES_MAX && length < u64::MAX => {
                         What::Wrong("more than is zeroed at once")
                     }
-                    0 => judge(What::Zero, offset, length, disk),
+                    0 => within(What::Zero, offset, length, disk),
                     _ => What::Unknown,
                 }
             } else {
@@ -233,7 +233,8 @@ pub(super) fn read(
     Ok(Request { what, offset, length, status })
 }
 
-fn judge(what: What, offset: u64, length: u64, disk: Disk) -> What {
+/// What it is, if the disk has such a range.
+fn within(what: What, offset: u64, length: u64, disk: Disk) -> What {
     if what != What::Read && disk.is_read_only {
         return What::Wrong("a change of what is only read");
     }
@@ -256,3 +257,49 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 
 /// What drivers are told of blocks: sectors count, and blocks of the volume cost least.
 pub(super) const BLOCK_EXPONENT: u8 = (BLOCK_BYTES as u64 / SECTOR_BYTES).ilog2() as u8;
+
+/// Reads a request out of memory that a guest wrote: whose first bytes are a table of `entries` descriptors, and which begins at guest
+/// address [`JUDGED_AT`]. Says what it is taken for, or why it breaks its ring. For who feeds it with what nobody meant.
+///
+/// # Panics
+/// If a request is taken that is not within the disk or not of its data, which is a bug.
+#[must_use]
+pub fn judge(bytes: &[u8], head: u16, entries: u16, disk_bytes: u64) -> (&'static str, &'static str) {
+    let at = GuestAddress(JUDGED_AT);
+    let memory = GuestMemoryMmap::from_ranges(&[(at, bytes.len().max(1))]).expect("there is memory for that");
+    memory.write_slice(bytes, at).expect("it is as long as that");
+    let disk = Disk { bytes: disk_bytes, is_read_only: false };
+    let (mut data, mut other) = (Vec::new(), Vec::new());
+    let table = Table { address: at, entries: entries.into() };
+    let request = match read(table, head, &memory, disk, &mut data, &mut other) {
+        Ok(request) => request,
+        Err(Broken(reason)) => return ("broken", reason),
+    };
+    let mut part = [0; 4096];
+    let what = match request.what {
+        What::Read => "read",
+        What::Write => "write",
+        What::Zero => "zero",
+        What::Flush => "flush",
+        What::Name => "name",
+        What::Unknown => "unknown",
+        What::Wrong(why) => return ("wrong", why),
+    };
+    if matches!(request.what, What::Read | What::Write | What::Zero) {
+        let end = request.offset.checked_add(request.length);
+        assert!(request.length > 0 && end.is_some_and(|end| end <= disk_bytes), "it is within the disk");
+    }
+    if matches!(request.what, What::Read | What::Write) {
+        assert_eq!(total(&data), request.length, "it is as long as its data");
+        for from in [0, total(&data) as usize / 2] {
+            let _ = match request.what {
+                What::Read => copy_to(&memory, &data, from, &part, |_, _| {}),
+                _ => copy_from(&memory, &data, from, &mut part),
+            };
+        }
+    }
+    ("request", what)
+}
+
+/// Where the memory begins that [`judge`] looks at.
+pub const JUDGED_AT: u64 = 0x1000;

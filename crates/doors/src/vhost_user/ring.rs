@@ -208,7 +208,7 @@ impl Ring {
 
     /// It is a ring of nobody again.
     pub(super) fn forget(&mut self) {
-        *self = Ring { index: self.index, ..Ring::new(self.index) };
+        *self = Ring::new(self.index);
     }
 
     /// A request that was taken is none.
@@ -339,7 +339,10 @@ impl Ring {
 
     /// Takes nothing more from it, and says so.
     pub(super) fn breaks(&mut self) {
-        self.stage = Stage::Broken;
+        if self.is_running() {
+            self.stage = Stage::Broken;
+        }
+        self.left.clear();
         self.is_due = false;
         self.signal(self.error.as_ref());
     }

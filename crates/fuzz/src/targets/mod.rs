@@ -12,6 +12,7 @@ mod pieces;
 mod records;
 mod replies;
 mod texts;
+mod vhost;
 
 pub use texts::reads_back;
 
@@ -22,7 +23,7 @@ use base::hash::mix;
 const SEALED: u8 = 1;
 
 /// All of them.
-pub static TARGETS: [Target; 14] = [
+pub static TARGETS: [Target; 15] = [
     Target {
         name: "wire",
         about: "messages between clients and OSDs, and among OSDs",
@@ -92,6 +93,16 @@ pub static TARGETS: [Target; 14] = [
         inputs: 60_000,
         bytes_max: 2 << 10,
         memory_bytes_max: 1 << 20,
+    },
+    Target {
+        name: "vhost_rings",
+        about: "descriptors and requests that a guest puts into its memory",
+        run: vhost::run,
+        examples: vhost::examples,
+        expected: vhost::expected,
+        inputs: 60_000,
+        bytes_max: 2 << 10,
+        memory_bytes_max: 64 << 10,
     },
     Target {
         name: "store_batch",
@@ -237,7 +248,7 @@ mod tests {
     }
 
     each_reaches_what_is_expected! {
-        wire osd client handshake tls_records nbd_server nbd_client store_batch checkpoint_page superblock
+        wire osd client handshake tls_records nbd_server nbd_client vhost_rings store_batch checkpoint_page superblock
         store_open key texts records
     }
 

@@ -243,6 +243,25 @@ fn what_a_dead_one_left_is_done_before_a_ring_moves_elsewhere() {
 }
 
 #[test]
+fn a_ring_stops_though_what_a_dead_one_left_cannot_be_done() {
+    let mut served = Served::start(|_, _| {});
+    let mut guest = served.guest();
+    silence(&served);
+    offer_two(&mut guest);
+    wait_until("both are tried", || served.cluster.hang_ups() >= 2);
+    served.running.stop();
+    served.cluster.set_faults(Faults::default());
+    served.running = Running::start(&served.options);
+    guest.hang_up();
+    guest.connects_enabled = false;
+    // The first of them is a request no more.
+    guest.put_chain(Guest::ring_at(0), 0, &Chain::default().readable(DATA, 3));
+    guest.connect(&served.options.socket);
+    guest.front().get_vring_base(0).unwrap();
+    assert_eq!(guest.ended(0), None);
+}
+
+#[test]
 fn what_an_osd_refuses_because_another_has_the_volume_is_not_told_to_the_guest() {
     let mut served = Served::start(|_, _| {});
     let mut guest = served.guest();
