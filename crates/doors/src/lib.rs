@@ -5,6 +5,8 @@
 
 mod listen;
 pub mod nbd;
+mod stopper;
 pub mod vhost_user;
 
 pub use listen::{Listen, ListenError};
+pub use stopper::Stopper;

@@ -28,17 +28,16 @@ use super::server::Connection;
 use super::terms::Terms;
 use super::vocabulary::{Extent, Failure, Limits, Operation, ReadPart, Request, Waiting};
 use crate::listen::{Listen, ListenError, Listener};
+use crate::stopper::Stopper;
 use auth::CertifiedServer;
 use base::{BLOCK_BYTES, Buffer, Instant, PublicKey};
 use client::{Completion, Outcome, VolumeHandle};
 use lobby::{Arrival, Lobby};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use orphans::{Orphans, SETTLE_LIMIT};
-use ring::{ConnectionId, Event, FREE_WITHIN, Inbox, Reactor, ReactorOptions, Waker, when_free};
+use ring::{ConnectionId, Event, FREE_WITHIN, Inbox, Reactor, ReactorOptions, when_free};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use volume::{
     AttachError, Buffers, ClusterAccess, LoopError, OpenAs, PIECE_BYTES_MAX, SessionOptions, VolumeLoop,
@@ -108,21 +107,6 @@ pub enum GatewayError {
     Loop(#[from] LoopError),
 }
 
-/// Ends a gateway from another thread.
-#[derive(Clone, Debug)]
-pub struct Stopper {
-    wanted: Arc<AtomicBool>,
-    waker: Waker,
-}
-
-impl Stopper {
-    /// Has [`Gateway::run`] answer what is in flight and return.
-    pub fn stop(&self) {
-        self.wanted.store(true, Ordering::Release);
-        self.waker.wake();
-    }
-}
-
 /// A running server of volumes. It belongs to the thread that made it.
 pub struct Gateway {
     volumes: VolumeLoop,
@@ -160,7 +144,7 @@ pub struct Gateway {
     events: Vec<Event>,
     requests: Vec<Request>,
     ticked: Instant,
-    stop_wanted: Arc<AtomicBool>,
+    stopper: Stopper,
     stopping_since: Option<Instant>,
 }
 
@@ -248,6 +232,7 @@ impl Gateway {
             }
             _ => None,
         };
+        let stopper = Stopper::new(volumes.reactor().waker());
         Ok(Gateway {
             volumes,
             handles,
@@ -271,7 +256,7 @@ impl Gateway {
             events: Vec::new(),
             requests: Vec::new(),
             ticked: ring::now(),
-            stop_wanted: Arc::new(AtomicBool::new(false)),
+            stopper,
             stopping_since: None,
         })
     }
@@ -283,8 +268,8 @@ impl Gateway {
 
     /// Something that ends it from another thread.
     #[must_use]
-    pub fn stopper(&mut self) -> Stopper {
-        Stopper { wanted: self.stop_wanted.clone(), waker: self.volumes.reactor().waker() }
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
     }
 
     /// Serves until it is stopped. Dropping the gateway afterwards detaches the volumes.
@@ -302,7 +287,7 @@ impl Gateway {
             self.fail_everything(&error.to_string());
             return Err(error.into());
         }
-        Ok(!(self.stop_wanted.load(Ordering::Acquire) && self.is_stopped()))
+        Ok(!(self.stopper.is_wanted() && self.is_stopped()))
     }
 
     fn turn(&mut self) -> Result<(), LoopError> {

@@ -476,7 +476,7 @@ impl Device {
 
     fn take_requests_of(&mut self, index: usize) -> Result<(), Misuse> {
         let disk = self.disk();
-        let log = self.log.as_ref().filter(|_| self.features & LOG_ALL != 0);
+        let log = in_force(self.log.as_ref(), self.features);
         let (ring, memory) = (&mut self.rings[index], self.memory.guest());
         let table: Table = ring.table();
         for _ in 0..TAKEN_MAX {
@@ -590,7 +590,7 @@ impl Device {
                 task.has_failed = true;
             }
             (_, What::Read, Some(buffer)) if !task.is_abandoned && !task.has_failed => {
-                let log = self.log.as_ref().filter(|_| self.features & LOG_ALL != 0);
+                let log = in_force(self.log.as_ref(), self.features);
                 let put = put(&self.memory, log, &task.data, at as usize, &buffer.bytes()[..length]);
                 task.has_failed |= !put;
             }
@@ -609,7 +609,7 @@ impl Device {
     fn end(&mut self, slot: usize) {
         let Task { ring, head, request, mut data, has_failed, is_abandoned, .. } = self.tasks.remove(slot);
         if !is_abandoned {
-            let log = self.log.as_ref().filter(|_| self.features & LOG_ALL != 0);
+            let log = in_force(self.log.as_ref(), self.features);
             let is_named = request.what != What::Name || put(&self.memory, log, &data, 0, &name(self.id));
             let status = match request.what {
                 _ if has_failed || !is_named => VIRTIO_BLK_S_IOERR,
@@ -640,6 +640,11 @@ impl Device {
     pub(super) fn lent(&self) -> usize {
         self.buffers.lent()
     }
+}
+
+/// The log in which pages are noted now, if they are.
+fn in_force(log: Option<&DirtyLog>, features: u64) -> Option<&DirtyLog> {
+    log.filter(|_| features & LOG_ALL != 0)
 }
 
 /// Puts something into the guest's memory. `false` if that is not there.

@@ -34,14 +34,14 @@ mod tests;
 pub use request::{JUDGED_AT, judge};
 
 use crate::listen::{Listen, ListenError, Listener};
-use ::ring::{Event, FREE_WITHIN, ReactorOptions, Waker, when_free};
+use crate::stopper::Stopper;
+use ::ring::{Event, FREE_WITHIN, ReactorOptions, when_free};
 use conversation::{Host, Order, Orders};
 use device::Device;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -53,7 +53,6 @@ pub const QUEUES_MAX: u16 = 64;
 const CONNECTIONS_MAX: u32 = 4096;
 /// How long what is under way may take when it is to stop. The next back-end does again what had not ended.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(5);
-
 /// How often it is looked around while somebody waits for what another left.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -88,21 +87,6 @@ pub enum BackendError {
     Loop(#[from] LoopError),
 }
 
-/// Ends a back-end from another thread.
-#[derive(Clone, Debug)]
-pub struct Stopper {
-    wanted: Arc<AtomicBool>,
-    waker: Waker,
-}
-
-impl Stopper {
-    /// Has [`Backend::run`] end what is under way and return.
-    pub fn stop(&self) {
-        self.wanted.store(true, Ordering::Release);
-        self.waker.wake();
-    }
-}
-
 /// A running back-end. It belongs to the thread that made it.
 pub struct Backend {
     device: Device,
@@ -111,7 +95,7 @@ pub struct Backend {
     conversations: Option<JoinHandle<()>>,
     /// It removes the socket's name when dropped.
     listener: Listener,
-    stop_wanted: Arc<AtomicBool>,
+    stopper: Stopper,
     events: Vec<Event>,
 }
 
@@ -140,6 +124,7 @@ impl Backend {
         let reactor = ReactorOptions { connections_max: CONNECTIONS_MAX, ..ReactorOptions::default() };
         let mut volume = VolumeLoop::attach(session, reactor)?;
         let waker = volume.reactor().waker();
+        let stopper = Stopper::new(waker.clone());
         let device = Device::new(volume, options.open == OpenAs::Reader, options.queues);
         let (queue, orders) = channel();
         let socket = UnixListener::from(OwnedFd::from(listener.take_socket()));
@@ -153,7 +138,7 @@ impl Backend {
             host,
             conversations: Some(conversations),
             listener,
-            stop_wanted: Arc::new(AtomicBool::new(false)),
+            stopper,
             events: Vec::new(),
         })
     }
@@ -169,8 +154,8 @@ impl Backend {
 
     /// Something that ends it from another thread.
     #[must_use]
-    pub fn stopper(&mut self) -> Stopper {
-        Stopper { wanted: self.stop_wanted.clone(), waker: self.device.volume.reactor().waker() }
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
     }
 
     /// Serves until it is stopped. Dropping the back-end afterwards detaches the volume.
@@ -178,7 +163,7 @@ impl Backend {
     /// # Errors
     /// The volume is attached no more, or the reactor failed.
     pub fn run(&mut self) -> Result<(), BackendError> {
-        while !self.stop_wanted.load(Ordering::Acquire) {
+        while !self.stopper.is_wanted() {
             self.turn(None)?;
         }
         self.device.close();

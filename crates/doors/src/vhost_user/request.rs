@@ -188,10 +188,7 @@ pub(super) fn read(
         VIRTIO_BLK_T_IN | VIRTIO_BLK_T_OUT => {
             let is_read = kind == VIRTIO_BLK_T_IN;
             length = total(if is_read { writable } else { readable });
-            match u64_at(&header, 8).checked_mul(SECTOR_BYTES) {
-                Some(from) => offset = from,
-                None => length = u64::MAX,
-            }
+            offset = bytes_of(u64_at(&header, 8));
             let what = if is_read { What::Read } else { What::Write };
             within(what, offset, length, disk)
         }
@@ -201,18 +198,13 @@ pub(super) fn read(
             let is_one = total(readable) == RANGE_BYTES as u64;
             if is_one && copy_from(memory, readable, 0, &mut range).is_ok() {
                 length = u64::from(u32_at(&range, 8)) * SECTOR_BYTES;
-                match u64_at(&range, 0).checked_mul(SECTOR_BYTES) {
-                    Some(from) => offset = from,
-                    None => length = u64::MAX,
-                }
+                offset = bytes_of(u64_at(&range, 0));
                 let allowed = match kind {
                     VIRTIO_BLK_T_WRITE_ZEROES => VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP,
                     _ => 0,
                 };
                 match u32_at(&range, 12) & !allowed {
-                    0 if length > ZEROED_BYTES_MAX && length < u64::MAX => {
-                        What::Wrong("more than is zeroed at once")
-                    }
+                    0 if length > ZEROED_BYTES_MAX => What::Wrong("more than is zeroed at once"),
                     0 => within(What::Zero, offset, length, disk),
                     _ => What::Unknown,
                 }
@@ -231,6 +223,11 @@ pub(super) fn read(
         std::mem::swap(readable, writable);
     }
     Ok(Request { what, offset, length, status })
+}
+
+/// Where a sector begins. One that no disk has begins behind all ends.
+fn bytes_of(sector: u64) -> u64 {
+    sector.saturating_mul(SECTOR_BYTES)
 }
 
 /// What it is, if the disk has such a range.

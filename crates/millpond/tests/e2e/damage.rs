@@ -125,7 +125,7 @@ fn lost_blocks_do_not_hold_up_that_all_else_is_rebuilt() {
 }
 
 /// Spoils every place of an OSD's drive that holds a block.
-fn spoil(pond: &Pond, osd: u32, block: &[u8]) {
+pub fn spoil(pond: &Pond, osd: u32, block: &[u8]) {
     let file = pond.osd_file(osd);
     let places = blocks_that_hold(&file, &block[..64]);
     assert!(!places.is_empty(), "osd.{osd} holds no copy of the block");

@@ -4,6 +4,7 @@
 pub mod library;
 mod services;
 
+use crate::common::has_package;
 use crate::common::machine::{self, Guest, Image, has_guests};
 use crate::common::pond::Pond;
 use crate::common::site::Site;
@@ -125,12 +126,7 @@ fn python_s_libraries_find_all_that_they_know() {
 const QEMU_S_BLOCK: &str = "/usr/share/doc/qemu-block-extra/copyright";
 
 fn has_qemu_s_block(test: &str) -> bool {
-    let has_it = Path::new(QEMU_S_BLOCK).exists();
-    if !has_it {
-        let reason = "qemu-block-extra is not installed; `make test-deps` installs it";
-        testkit::prerequisites::not_tested(test, reason);
-    }
-    has_it
+    has_package(test, "qemu-block-extra", QEMU_S_BLOCK)
 }
 
 #[test]
@@ -200,6 +196,18 @@ const DISK: [&str; 4] = [
     "virtio-blk-pci,drive=disk,num-queues=2",
 ];
 
+/// A cluster with an image for guests, and the library, where guests can be had.
+fn pond_for_guests(test: &str) -> Option<(Pond, PathBuf)> {
+    if !(has_guests(test) && installed(test, &["fio"]) && has_qemu_s_block(test)) {
+        return None;
+    }
+    let pond = Pond::start("1GiB");
+    pond.volume("image", "256MiB");
+    becomes_whole(&pond);
+    let library = library(&pond);
+    Some((pond, library))
+}
+
 /// A guest on an image.
 fn guest(pond: &Pond, library: &Path, image: &Image, name: &str, more: &[&str]) -> Guest {
     let qemu = command("qemu-system-x86_64", library, pond);
@@ -209,13 +217,7 @@ fn guest(pond: &Pond, library: &Path, image: &Image, name: &str, more: &[&str]) 
 #[test]
 fn a_guest_lives_on_an_image_and_moves_to_another_qemu_while_it_writes() {
     const TEST: &str = "live migration by librbd";
-    if !(has_guests(TEST) && installed(TEST, &["fio"]) && has_qemu_s_block(TEST)) {
-        return;
-    }
-    let pond = Pond::start("1GiB");
-    pond.volume("image", "256MiB");
-    becomes_whole(&pond);
-    let library = library(&pond);
+    let Some((pond, library)) = pond_for_guests(TEST) else { return };
     let image = machine::image_that_writes(pond.scratch(), GUEST_SECONDS);
     let mut source = guest(&pond, &library, &image, "vm-here", &[]);
     let socket = pond.scratch().join("incoming.sock");
@@ -234,13 +236,7 @@ fn a_guest_lives_on_an_image_and_moves_to_another_qemu_while_it_writes() {
 #[test]
 fn an_owner_that_stood_still_while_another_wrote_writes_nothing_when_it_goes_on() {
     const TEST: &str = "a stopped former owner by librbd";
-    if !(has_guests(TEST) && installed(TEST, &["fio"]) && has_qemu_s_block(TEST)) {
-        return;
-    }
-    let pond = Pond::start("1GiB");
-    pond.volume("image", "256MiB");
-    becomes_whole(&pond);
-    let library = library(&pond);
+    let Some((pond, library)) = pond_for_guests(TEST) else { return };
     let image = machine::image_that_writes(pond.scratch(), 600);
     let mut owner = guest(&pond, &library, &image, "vm", &[]);
     owner.wait_for("GUEST-WRITES");

@@ -40,6 +40,17 @@ impl Served {
     }
 }
 
+/// A cluster with a volume for guests, where they can be had.
+fn pond_for_guests(test: &str) -> Option<Pond> {
+    if !(has_guests(test) && installed(test, &["fio"])) {
+        return None;
+    }
+    let pond = Pond::start("1GiB");
+    pond.volume("disk", "256MiB");
+    becomes_whole(&pond);
+    Some(pond)
+}
+
 fn seconds() -> u64 {
     std::env::var(SECONDS_VARIABLE).map_or(SECONDS, |seconds| seconds.parse().unwrap())
 }
@@ -51,12 +62,7 @@ fn arguments(disk: &[String]) -> Vec<&str> {
 #[test]
 fn a_guest_s_writes_are_all_there_though_its_back_end_is_killed_again_and_again() {
     const TEST: &str = "vhost-user-blk while its back-end is killed";
-    if !(has_guests(TEST) && installed(TEST, &["fio"])) {
-        return;
-    }
-    let pond = Pond::start("1GiB");
-    pond.volume("disk", "256MiB");
-    becomes_whole(&pond);
+    let Some(pond) = pond_for_guests(TEST) else { return };
     let mut served = Served::start(&pond, "disk", "disk", &[]);
     let script = machine::writes(seconds())
         + "[ $(cat /sys/block/vda/size) = 524288 ] && [ $(ls /sys/block/vda/mq | wc -l) = 2 ] || exit 3
@@ -80,12 +86,7 @@ fn a_guest_s_writes_are_all_there_though_its_back_end_is_killed_again_and_again(
 #[test]
 fn a_guest_moves_to_another_qemu_while_it_writes() {
     const TEST: &str = "live migration by vhost-user-blk";
-    if !(has_guests(TEST) && installed(TEST, &["fio"])) {
-        return;
-    }
-    let pond = Pond::start("1GiB");
-    pond.volume("disk", "256MiB");
-    becomes_whole(&pond);
+    let Some(pond) = pond_for_guests(TEST) else { return };
     let image = machine::image_that_writes(pond.scratch(), seconds());
     let [here, there] = ["here", "there"].map(|name| Served::start(&pond, "disk", name, &["--open"]));
     let mut source = Guest::start(&image, pond.scratch(), "vm-here", &arguments(&here.disk()));

@@ -23,24 +23,39 @@ fn offer_two(guest: &mut Guest) {
     }
 }
 
+/// Has two writes under way on the first ring, which are tried again and again.
+fn leave_two(served: &Served, guest: &mut Guest) {
+    silence(served);
+    offer_two(guest);
+    wait_until("both are tried", || served.cluster.hang_ups() >= 2);
+}
+
+/// The next back-end, for which all is well again. Its predecessor's front-end hears of no end.
+fn follow(served: &mut Served, guest: &mut Guest) {
+    served.cluster.set_faults(Faults::default());
+    served.running = Running::start(&served.options);
+    guest.hang_up();
+}
+
+/// The two end.
+fn both_end(guest: &mut Guest) {
+    let mut heads = [guest.wait(0).0, guest.wait(0).0];
+    heads.sort_unstable();
+    assert_eq!(heads, [0, 3]);
+}
+
 #[test]
 fn what_a_back_end_left_is_done_by_the_next() {
     let mut served = Served::start(|_, _| {});
     let mut guest = served.guest();
     guest.write(0, 0, &[9; 512]);
-    silence(&served);
-    offer_two(&mut guest);
-    wait_until("both are tried", || served.cluster.hang_ups() >= 2);
+    leave_two(&served, &mut guest);
     // It waits a while for what is under way, and then does without.
     served.running.stop();
     nothing_ends(&mut guest, 0);
-    served.cluster.set_faults(Faults::default());
-    served.running = Running::start(&served.options);
-    guest.hang_up();
+    follow(&mut served, &mut guest);
     guest.connect(&served.options.socket);
-    let mut heads = [guest.wait(0).0, guest.wait(0).0];
-    heads.sort_unstable();
-    assert_eq!(heads, [0, 3]);
+    both_end(&mut guest);
     nothing_ends(&mut guest, 0);
     assert_eq!(guest.read(1, 8, 8192), [[1; 4096], [2; 4096]].concat());
     assert_eq!(guest.read(0, 0, 512), [9; 512], "what had ended is not under way");
@@ -50,11 +65,9 @@ fn what_a_back_end_left_is_done_by_the_next() {
 fn who_comes_back_waits_for_what_it_had_under_way() {
     let mut served = Served::start(|_, _| {});
     let mut guest = served.guest();
-    silence(&served);
-    offer_two(&mut guest);
-    wait_until("both are tried", || served.cluster.hang_ups() >= 2);
+    leave_two(&served, &mut guest);
     guest.hang_up();
-    let healer = std::thread::scope(|scope| {
+    let mut guest = std::thread::scope(|scope| {
         let (cluster, socket) = (&served.cluster, &served.options.socket);
         let connecting = scope.spawn(move || {
             guest.connect(socket);
@@ -65,11 +78,8 @@ fn who_comes_back_waits_for_what_it_had_under_way() {
         cluster.set_faults(Faults::default());
         connecting.join().unwrap()
     });
-    let mut guest = healer;
     // They are done again: nobody was told that they are done.
-    let mut heads = [guest.wait(0).0, guest.wait(0).0];
-    heads.sort_unstable();
-    assert_eq!(heads, [0, 3]);
+    both_end(&mut guest);
     guest.write(1, 8, &[7; 512]);
     let mut expected = [[1; 4096], [2; 4096]].concat();
     expected[..512].fill(7);
@@ -82,9 +92,7 @@ fn a_ring_that_is_to_stop_ends_what_is_under_way_first() {
     let served = Served::start(|_, _| {});
     let mut guest = served.guest();
     guest.write(0, 0, &[9; 512]);
-    silence(&served);
-    offer_two(&mut guest);
-    wait_until("both are tried", || served.cluster.hang_ups() >= 2);
+    leave_two(&served, &mut guest);
     std::thread::scope(|scope| {
         let front = guest.frontend.as_ref().unwrap();
         let stopping = scope.spawn(move || front.get_vring_base(0).unwrap());
@@ -140,9 +148,7 @@ fn pages_that_are_written_to_are_noted_while_that_is_asked_for() {
 fn a_volume_that_another_takes_ends_the_back_end_and_its_requests_stay() {
     let mut served = Served::start(|_, _| {});
     let mut guest = served.guest();
-    silence(&served);
-    offer_two(&mut guest);
-    wait_until("both are tried", || served.cluster.hang_ups() >= 2);
+    leave_two(&served, &mut guest);
     served.cluster.take_over("disk");
     let error = served.running.wait();
     assert!(matches!(error, BackendError::Loop(_)), "{error}");
@@ -229,13 +235,9 @@ fn who_follows_a_dead_one_at_the_same_socket_need_not_wait_for_its_lease() {
 fn what_a_dead_one_left_is_done_before_a_ring_moves_elsewhere() {
     let mut served = Served::start(|_, _| {});
     let mut guest = served.guest();
-    silence(&served);
-    offer_two(&mut guest);
-    wait_until("both are tried", || served.cluster.hang_ups() >= 2);
+    leave_two(&served, &mut guest);
     served.running.stop();
-    served.cluster.set_faults(Faults::default());
-    served.running = Running::start(&served.options);
-    guest.hang_up();
+    follow(&mut served, &mut guest);
     guest.connects_enabled = false;
     guest.connect(&served.options.socket);
     assert_eq!(guest.front().get_vring_base(0).unwrap(), 2);
@@ -246,13 +248,9 @@ fn what_a_dead_one_left_is_done_before_a_ring_moves_elsewhere() {
 fn a_ring_stops_though_what_a_dead_one_left_cannot_be_done() {
     let mut served = Served::start(|_, _| {});
     let mut guest = served.guest();
-    silence(&served);
-    offer_two(&mut guest);
-    wait_until("both are tried", || served.cluster.hang_ups() >= 2);
+    leave_two(&served, &mut guest);
     served.running.stop();
-    served.cluster.set_faults(Faults::default());
-    served.running = Running::start(&served.options);
-    guest.hang_up();
+    follow(&mut served, &mut guest);
     guest.connects_enabled = false;
     // The first of them is a request no more.
     guest.put_chain(Guest::ring_at(0), 0, &Chain::default().readable(DATA, 3));
@@ -270,9 +268,7 @@ fn what_an_osd_refuses_because_another_has_the_volume_is_not_told_to_the_guest()
     let error = served.running.wait();
     assert!(matches!(error, BackendError::Loop(LoopError::Lost { .. })), "{error}");
     nothing_ends(&mut guest, 0);
-    served.cluster.set_faults(Faults::default());
-    served.running = Running::start(&served.options);
-    guest.hang_up();
+    follow(&mut served, &mut guest);
     guest.connect(&served.options.socket);
     guest.wait(0);
     guest.wait(0);
@@ -283,9 +279,7 @@ fn what_an_osd_refuses_because_another_has_the_volume_is_not_told_to_the_guest()
 fn it_stops_though_somebody_waits_for_what_does_not_end() {
     let mut served = Served::start(|_, _| {});
     let mut guest = served.guest();
-    silence(&served);
-    offer_two(&mut guest);
-    wait_until("both are tried", || served.cluster.hang_ups() >= 2);
+    leave_two(&served, &mut guest);
     std::thread::scope(|scope| {
         let front = guest.frontend.as_ref().unwrap();
         let stopping = scope.spawn(move || front.get_vring_base(0).is_err());
@@ -313,9 +307,7 @@ fn it_stops_though_somebody_waits_for_what_does_not_end() {
 fn who_comes_back_is_served_though_what_it_left_never_ends() {
     let served = Served::start(|_, _| {});
     let mut guest = served.guest();
-    silence(&served);
-    offer_two(&mut guest);
-    wait_until("both are tried", || served.cluster.hang_ups() >= 2);
+    leave_two(&served, &mut guest);
     guest.hang_up();
     let began = ::ring::now();
     let mut guest = served.guest();
@@ -344,8 +336,6 @@ fn zeroings_of_much_take_turns() {
         guest.offer(0, head);
     }
     guest.write(1, 0, &[1; 512]);
-    let mut heads = [guest.wait(0).0, guest.wait(0).0];
-    heads.sort_unstable();
-    assert_eq!(heads, [0, 3]);
+    both_end(&mut guest);
     assert_eq!([guest.get(DATA + 0x10_0010, 1), guest.get(DATA + 0x40_0010, 1)], [[0], [0]]);
 }

@@ -64,6 +64,18 @@ pub fn names(text: &str, parts: &[&str]) {
     }
 }
 
+/// Whether a package of Debian's is installed, of which this file tells; says so where it is not.
+pub fn has_package(test: &str, package: &str, file: &str) -> bool {
+    let has_it = Path::new(file).exists();
+    if !has_it {
+        testkit::prerequisites::not_tested(
+            test,
+            &format!("{package} is not installed; `make test-deps` installs it"),
+        );
+    }
+    has_it
+}
+
 /// A path as an argument.
 pub fn path(path: &Path) -> &str {
     path.to_str().expect("scratch paths are text")

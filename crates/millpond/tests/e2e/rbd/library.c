@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <dirent.h>
 #include <unistd.h>
@@ -268,7 +267,7 @@ int main(int count, char **arguments) {
 	const char *what = count > 1 ? arguments[1] : "";
 	if (!strcmp(what, "connect")) {
 		rados_t cluster;
-		must("rados_create", rados_create(&cluster, count > 2 ? arguments[2] : "admin"));
+		must("rados_create", rados_create(&cluster, "admin"));
 		must("rados_conf_read_file", rados_conf_read_file(cluster, NULL));
 		rados_conf_set(cluster, "client_mount_timeout", "3");
 		printf("%d\n", rados_connect(cluster));

@@ -1,15 +1,15 @@
 //! What a program in C is told, compiled with Debian's headers, while sanitizers look over its shoulder.
 
 use super::{command, library};
-use crate::common::path;
 use crate::common::pond::Pond;
 use crate::common::random::Random;
 use crate::common::whole::{OSDS, becomes_whole};
-use crate::damage::{blocks_that_hold, flip_bit};
+use crate::common::{has_package, path};
+use crate::damage::spoil;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
-use testkit::prerequisites::{installed, not_tested};
+use testkit::prerequisites::installed;
 use testkit::process::{run, text};
 
 /// Where Debian has what programs are compiled with.
@@ -22,11 +22,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(6);
 
 /// The program, if it can be had here. What is sanitized is told of memory that is used wrongly or never freed.
 pub fn compiled(test: &str, scratch: &Path, library: &Path, is_sanitized: bool) -> Option<PathBuf> {
-    if !installed(test, &["gcc"]) {
-        return None;
-    }
-    if !Path::new(HEADER).exists() {
-        not_tested(test, "librbd-dev is not installed; `make test-deps` installs it");
+    if !(installed(test, &["gcc"]) && has_package(test, "librbd-dev", HEADER)) {
         return None;
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/rbd/library.c");
@@ -102,12 +98,7 @@ fn damage_that_no_copy_mends_is_told_and_its_drive_is_named() {
     let data = Random::seeded().bytes(4096);
     pond.serve("image").client().write(0, &data).unwrap();
     pond.down();
-    for osd in 0..OSDS {
-        let file = pond.osd_file(osd);
-        let places = blocks_that_hold(&file, &data[..64]);
-        assert!(!places.is_empty());
-        places.iter().for_each(|place| flip_bit(&file, place + 99));
-    }
+    (0..OSDS).for_each(|osd| spoil(pond, osd, &data));
     pond.up();
     becomes_whole(pond);
     let output = tried.command(&["reads"]).output().unwrap();

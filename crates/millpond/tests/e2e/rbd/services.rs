@@ -3,11 +3,10 @@
 use super::{command, libraries_of_ceph, library};
 use crate::common::pond::Pond;
 use crate::common::whole::becomes_whole;
-use crate::common::{Process, names, path, wait_until};
+use crate::common::{Process, has_package, names, path, wait_until};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::Command;
-use testkit::prerequisites::{installed, is_root, not_tested};
+use testkit::prerequisites::{installed, is_root};
 use testkit::process::{attempt, run, text};
 
 /// Where Debian has what libvirt needs for pools of RBD, and tgt for targets of it.
@@ -32,11 +31,8 @@ fn libvirt_has_a_pool_of_them() {
     if !(is_root(TEST, "libvirtd") && installed(TEST, &["libvirtd", "virsh", "unshare"])) {
         return;
     }
-    if !Path::new(LIBVIRT_S_BACKEND).exists() {
-        return not_tested(
-            TEST,
-            "libvirt-daemon-driver-storage-rbd is not installed; `make test-deps` installs it",
-        );
+    if !has_package(TEST, "libvirt-daemon-driver-storage-rbd", LIBVIRT_S_BACKEND) {
+        return;
     }
     let pond = Pond::start("1GiB");
     becomes_whole(&pond);
@@ -102,8 +98,8 @@ fn an_iscsi_target_serves_one_as_it_serves_a_file() {
     if !(is_root(TEST, "tgtd") && installed(TEST, &["tgtd", "tgtadm", "iscsi-test-cu"])) {
         return;
     }
-    if !Path::new(TGT_S_BACKEND).exists() {
-        return not_tested(TEST, "tgt-rbd is not installed; `make test-deps` installs it");
+    if !has_package(TEST, "tgt-rbd", TGT_S_BACKEND) {
+        return;
     }
     let pond = Pond::start("1GiB");
     const BYTES: u64 = 8 << 20;
