@@ -11,7 +11,7 @@
 //! - [`Malice::Member`] has the key of an OSD that runs and is a member of groups. Of itself it is believed, so it says nothing
 //!   there: neither that it has something (an acknowledgement, a position, what a learner has, a block, a check), nor that it lets
 //!   another lead (a lease, a fence that is known). And it says nothing about groups that its OSD led at some time, for those it
-//!   may spoil. All else is as with a stranger. It takes its OSD's connections away meanwhile, so others may have to wait.
+//!   may spoil, nor by epochs to come, which it may lead. All else is as with a stranger. It takes its OSD's connections away meanwhile, so others may have to wait.
 //! - [`Malice::Leader`] has the key of a member that leads groups, and does what a member does. As the leader of these it orders
 //!   and pushes what is right in all but one thing: it is about objects that other groups have, which its OSD never led.
 //!
@@ -27,8 +27,8 @@ use super::world::{Input, MICROSECOND, MILLISECOND, Process, SECOND, World};
 use crate::random::Random;
 use base::map::ClusterMap;
 use base::{
-    Access, BLOCK_BYTES, BlockRange, ClientId, ClusterId, Generation, LinkId, OBJECT_BLOCKS, ObjectKey,
-    OsdId, Permission, PgId, Principal, PublicKey, VolumeId, crc32c,
+    Access, BLOCK_BYTES, BlockRange, ClientId, ClusterId, Epoch, Generation, LinkId, OBJECT_BLOCKS,
+    ObjectKey, OsdId, Permission, PgId, Principal, PublicKey, VolumeId, crc32c,
 };
 use pg::Credential;
 use wire::hostile::{Forger, InUse, OF_CLIENTS};
@@ -422,8 +422,12 @@ impl Hostile {
             let asks = Lease { granted_ttl_ms: 0, granted_stamp: 0, ..lease };
             return Some(asks.encode().to_vec());
         }
-        let is_spoilt = group_of(&message).is_some_and(|pg| life.registry.has_led(pg, self.osd));
-        (!is_spoilt).then_some(bytes)
+        let may_be_its = group_of(&message).is_some_and(|(pg, epoch)| {
+            // By the time that this arrives it may lead an epoch that no map shows yet.
+            let is_to_come = map.pgs.get(&pg).is_none_or(|config| epoch > config.epoch);
+            is_to_come || life.registry.has_led(pg, self.osd)
+        });
+        (!may_be_its).then_some(bytes)
     }
 }
 
@@ -465,23 +469,23 @@ fn is_of_a_primary(kind: Kind) -> bool {
     )
 }
 
-/// The group that a message is about which a primary sends.
-fn group_of(message: &Message<'_>) -> Option<PgId> {
+/// The group that a message is about which a primary sends, and by which epoch.
+fn group_of(message: &Message<'_>) -> Option<(PgId, Epoch)> {
     Some(match message {
-        Message::ReplicateWrite(write) => write.head.range.key.pg,
-        Message::ReplicateZero(order) | Message::ReplicateHole(order) => order.range.key.pg,
-        Message::Query(query) => query.pg,
-        Message::Activate(activate) => activate.pg,
-        Message::Serves(group) | Message::Whole(group) => group.pg,
-        Message::PushWrite(push) => push.head.range.key.pg,
-        Message::PushZero(push) => push.range.key.pg,
-        Message::PushHole(hole) => hole.range.key.pg,
-        Message::PushLost(lost) => lost.push.range.key.pg,
-        Message::PushEntry(entry) => entry.pg,
-        Message::Reached(object) | Message::ListBlocks(object) => object.key.pg,
-        Message::ListObjects(wanted) => wanted.pg,
-        Message::Fetch(inquiry) => inquiry.range.key.pg,
-        Message::Check(check) => check.inquiry.range.key.pg,
+        Message::ReplicateWrite(write) => (write.head.range.key.pg, write.head.epoch),
+        Message::ReplicateZero(order) | Message::ReplicateHole(order) => (order.range.key.pg, order.epoch),
+        Message::Query(query) => (query.pg, query.epoch),
+        Message::Activate(activate) => (activate.pg, activate.epoch),
+        Message::Serves(group) | Message::Whole(group) => (group.pg, group.epoch),
+        Message::PushWrite(push) => (push.head.range.key.pg, push.head.epoch),
+        Message::PushZero(push) => (push.range.key.pg, push.epoch),
+        Message::PushHole(hole) => (hole.range.key.pg, hole.epoch),
+        Message::PushLost(lost) => (lost.push.range.key.pg, lost.push.epoch),
+        Message::PushEntry(entry) => (entry.pg, entry.epoch),
+        Message::Reached(object) | Message::ListBlocks(object) => (object.key.pg, object.epoch),
+        Message::ListObjects(wanted) => (wanted.pg, wanted.epoch),
+        Message::Fetch(inquiry) => (inquiry.range.key.pg, inquiry.epoch),
+        Message::Check(check) => (check.inquiry.range.key.pg, check.inquiry.epoch),
         _ => return None,
     })
 }
@@ -618,7 +622,7 @@ fn own_keys<'a>(plan: &Plan, map: &'a ClusterMap) -> impl Iterator<Item = Object
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::{Epoch, Sequence};
+    use base::Sequence;
 
     #[test]
     fn three_in_ten_lives_have_somebody_who_means_harm() {

@@ -194,7 +194,8 @@ impl Life {
             |life: &Life| inspect::check_nothing_is_unseen(&life.nodes, &life.registry.map, &of_life);
         let is_pruned = self.run_until(limit, |life| {
             let waits = |volume| life.registry.volume(volume).prune.is_some();
-            let is_at_work = |osd: &Osd| osd.view().is_cutting();
+            // What was deleted last is with the members still when nothing is left to be looked for.
+            let is_at_work = |osd: &Osd| osd.view().is_cutting() || osd.view().operations_in_flight() > 0;
             !volumes.iter().copied().any(waits)
                 && unseen(life).is_ok()
                 && !life.living().filter_map(Node::osd).any(is_at_work)
