@@ -25,14 +25,22 @@ impl Log {
 
     /// Writes a line, in one go: others write too.
     pub fn error(&self, message: &str) {
-        let line = format!("librbd: {message}\n");
-        if let Some(file) = &self.file {
-            let _ = (&**file).write_all(line.as_bytes());
-        }
+        self.note(message);
         if self.to_stderr {
-            let _ = std::io::stderr().write_all(line.as_bytes());
+            let _ = std::io::stderr().write_all(line_of(message).as_bytes());
         }
     }
+
+    /// Writes what is no error, and into the file alone.
+    pub fn note(&self, message: &str) {
+        if let Some(file) = &self.file {
+            let _ = (&**file).write_all(line_of(message).as_bytes());
+        }
+    }
+}
+
+fn line_of(message: &str) -> String {
+    format!("librbd: {message}\n")
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Files (drives) on the ring, and the operations on them.
 
 use crate::event::{Event, FileId};
+use crate::operation::Operation as Wanted;
 use crate::queue::Queue;
 use base::Buffer;
 use io_uring::{opcode, squeue, types};
@@ -16,7 +17,7 @@ struct OpenFile {
     _file: File,
     depth: usize,
     in_flight: usize,
-    waiting: VecDeque<squeue::Entry>,
+    waiting: VecDeque<(u64, squeue::Entry)>,
 }
 
 /// A file operation in flight. It owns what the kernel works on.
@@ -78,7 +79,7 @@ impl Files {
         // SAFETY: the kernel pins the pages themselves; should a buffer be freed while they are registered,
         // its pages stay pinned and are merely unused, since operations name a registration only through a
         // live `Buffer`.
-        match unsafe { queue.submitter().register_buffers(&vectors) } {
+        match unsafe { queue.ring()?.register_buffers(&vectors) } {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => return Ok(()),
             Err(error) => return Err(error),
@@ -92,7 +93,7 @@ impl Files {
 
     pub(crate) fn add(&mut self, file: File, depth: usize, queue: &Queue) -> io::Result<FileId> {
         let index = self.files.len() as u32;
-        queue.submitter().register_files_update(self.first_slot + index, &[file.as_raw_fd()])?;
+        queue.ring()?.register(self.first_slot + index, file.as_raw_fd())?;
         let (depth, waiting) = (depth.max(1), VecDeque::new());
         self.files.push(OpenFile { _file: file, depth, in_flight: 0, waiting });
         Ok(FileId(index))
@@ -160,13 +161,13 @@ impl Files {
         });
         let file = &mut self.files[operation.file.0 as usize];
         self.operations[index as usize] = Some(operation);
-        let entry = entry.user_data(self.user_data | u64::from(index));
+        let user_data = self.user_data | u64::from(index);
         if file.in_flight == file.depth {
-            file.waiting.push_back(entry);
+            file.waiting.push_back((user_data, entry));
         } else {
             file.in_flight += 1;
             // SAFETY: `operations` owns the memory until `done`, or for good.
-            unsafe { queue.push(entry) };
+            unsafe { queue.push(user_data, Wanted::File(entry)) };
         }
     }
 
@@ -178,7 +179,7 @@ impl Files {
         let file = &mut self.files[file.0 as usize];
         match file.waiting.pop_front() {
             // SAFETY: as in `start`.
-            Some(entry) => unsafe { queue.push(entry) },
+            Some((user_data, entry)) => unsafe { queue.push(user_data, Wanted::File(entry)) },
             None => file.in_flight -= 1,
         }
         let result = if result < 0 {

@@ -1,5 +1,7 @@
 //! The shard loop's hands: one `io_uring`, one thread, a drive and many sockets.
 //!
+//! Who needs no drive may do without the ring where that is forbidden ([`Backend`]).
+//!
 //! A [`Reactor`] performs what the state machines ask for and reports what happened, once per
 //! [`Reactor::turn`]: it issues everything that was queued in one system call, waits for at least one
 //! completion, and reaps all that are there. So under load one `io_uring_enter` carries many
@@ -21,18 +23,21 @@ mod encryption;
 mod event;
 mod files;
 mod inbox;
+mod operation;
 mod outbox;
+mod polled;
 mod queue;
 mod reactor;
 mod release;
 mod setup;
 mod stream;
+mod uring;
 mod wake;
 mod watches;
 
 pub use event::{ConnectionId, Event, FileId, ListenerId, WatchId};
 pub use inbox::Inbox;
-pub use reactor::{Reactor, ReactorOptions};
+pub use reactor::{Backend, Reactor, ReactorOptions};
 pub use release::{FREE_WITHIN, when_free};
 pub use setup::SetupError;
 pub use stream::Stream;

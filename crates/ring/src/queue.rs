@@ -1,22 +1,28 @@
-//! The ring itself: what is submitted, how long a turn waits, and what completed.
+//! What is submitted, how long a turn waits, and what completed: by a ring, or by what does the same without one.
 
-use crate::setup::{SetupError, make_ring};
-use io_uring::{IoUring, Submitter, cqueue, squeue, types};
-use std::collections::VecDeque;
+use crate::operation::Operation;
+use crate::polled::Polled;
+use crate::setup::SetupError;
+use crate::uring::Uring;
 use std::io;
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 /// With more operations waiting than this, a turn does not poll.
 const EAGER_OPERATIONS_MAX: usize = 2;
 
-/// What completed: what it was submitted as, its result and its flags.
+/// What completed: what it was submitted as, its result and its flags, all as `io_uring` has them.
 pub(crate) type Completion = (u64, i32, u32);
 
-/// One thread's `io_uring`.
+/// Who does the operations.
+enum Engine {
+    Uring(Uring),
+    Polled(Polled),
+}
+
+/// One thread's operations.
 pub(crate) struct Queue {
-    ring: IoUring,
-    /// What did not fit into the submission queue.
-    backlog: VecDeque<squeue::Entry>,
+    engine: Engine,
     /// Submitted and not yet completed for good.
     in_flight: usize,
     spin_max: Duration,
@@ -27,71 +33,68 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn new(entries: u32, spin_max: Duration) -> Result<Queue, SetupError> {
-        Ok(Queue {
-            ring: make_ring(entries)?,
-            backlog: VecDeque::new(),
-            in_flight: 0,
-            spin_max,
-            is_eager: false,
-            wait_average_ns: 0,
-            enters: 0,
-        })
+    /// By a ring with so many entries, and a table of so many descriptors.
+    pub(crate) fn on_ring(entries: u32, descriptors: u32, spin_max: Duration) -> Result<Queue, SetupError> {
+        Ok(Queue::new(Engine::Uring(Uring::new(entries, descriptors)?), spin_max))
     }
 
-    /// The calls that register something or cancel.
-    pub(crate) fn submitter(&self) -> Submitter<'_> {
-        self.ring.submitter()
+    /// Without a ring.
+    pub(crate) fn polled(spin_max: Duration) -> Result<Queue, SetupError> {
+        let polled = Polled::new().map_err(|source| SetupError::Other { step: "epoll", source })?;
+        Ok(Queue::new(Engine::Polled(polled), spin_max))
     }
 
-    /// System calls that entered the ring so far.
+    fn new(engine: Engine, spin_max: Duration) -> Queue {
+        Queue { engine, in_flight: 0, spin_max, is_eager: false, wait_average_ns: 0, enters: 0 }
+    }
+
+    /// Whether it does without a ring.
+    pub(crate) fn is_polled(&self) -> bool {
+        matches!(self.engine, Engine::Polled(_))
+    }
+
+    /// System calls that submitted or waited so far.
     pub(crate) fn enters(&self) -> u64 {
         self.enters
     }
 
-    /// How many operations wait for what this ring waits for.
+    /// How many operations wait for what this queue waits for.
     pub(crate) fn set_waiting(&mut self, operations: usize) {
         self.is_eager = (1..=EAGER_OPERATIONS_MAX).contains(&operations);
     }
 
-    /// Submits an entry with the next turn, or when it fits.
+    /// Submits an operation with the next turn, or when it fits.
     ///
     /// # Safety
-    /// Whatever the entry points at stays where it is, and is touched by nobody else, until its completion. The reactor's
+    /// Whatever the operation points at stays where it is, and is touched by nobody else, until its completion. The reactor's
     /// tables own it till then, and its `Drop` waits for all of them.
-    pub(crate) unsafe fn push(&mut self, entry: squeue::Entry) {
+    pub(crate) unsafe fn push(&mut self, user_data: u64, operation: Operation) {
         self.in_flight += 1;
-        if self.backlog.is_empty() {
+        match &mut self.engine {
             // SAFETY: the caller promises it.
-            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
-                return;
-            }
-        }
-        self.backlog.push_back(entry);
-    }
-
-    /// Moves what did not fit into the submission queue before.
-    fn push_backlog(&mut self) {
-        while let Some(entry) = self.backlog.front() {
-            // SAFETY: as in `push`, whose caller promised it.
-            if unsafe { self.ring.submission().push(entry) }.is_err() {
-                return;
-            }
-            self.backlog.pop_front();
+            Engine::Uring(uring) => unsafe { uring.push(user_data, operation) },
+            // SAFETY: the caller promises it.
+            Engine::Polled(polled) => unsafe { polled.push(user_data, operation) },
         }
     }
 
     /// Forgets what was not submitted, and answers how much of it `matches`.
     pub(crate) fn drop_backlog(&mut self, matches: impl Fn(u64) -> bool) -> usize {
-        self.backlog.drain(..).filter(|entry| matches(entry.get_user_data())).count()
+        match &mut self.engine {
+            Engine::Uring(uring) => uring.drop_backlog(matches),
+            Engine::Polled(_) => 0,
+        }
     }
 
     /// Submits, and waits for one completion or the timeout.
     pub(crate) fn enter(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        self.push_backlog();
+        let has_room = match &mut self.engine {
+            Engine::Uring(uring) => uring.push_backlog(),
+            Engine::Polled(_) => true,
+        };
         // What did not fit goes with the next turn, which must not wait for something else to happen:
         // receives and accepts in it would stay unarmed meanwhile.
-        let timeout = if self.backlog.is_empty() { timeout } else { Some(Duration::ZERO) };
+        let timeout = if has_room { timeout } else { Some(Duration::ZERO) };
         if self.in_flight == 0 && timeout.is_none() {
             return Err(io::Error::other(
                 "a turn without a timeout and with nothing in flight would never end",
@@ -115,60 +118,101 @@ impl Queue {
     /// Submits, and polls until something completed or the time is up; answers which.
     fn spin(&mut self, until: base::Instant) -> io::Result<bool> {
         self.enter_once(Some(Duration::ZERO))?;
-        while self.ring.completion().is_empty() {
-            if self.ring.submission().taskrun() {
-                self.enter_once(Some(Duration::ZERO))?;
-            } else if crate::now() >= until {
-                return Ok(false);
-            } else {
-                // Who would complete something may need this very processor.
-                std::thread::yield_now();
+        loop {
+            let (has_done, is_to_be_entered) = match &mut self.engine {
+                Engine::Uring(uring) => (uring.has_done(), uring.is_to_be_entered()),
+                Engine::Polled(polled) => (polled.has_done(), true),
+            };
+            if has_done {
+                return Ok(true);
             }
+            if crate::now() >= until {
+                return Ok(false);
+            }
+            if is_to_be_entered {
+                self.enter_once(Some(Duration::ZERO))?;
+            }
+            // Who would complete something may need this very processor.
+            std::thread::yield_now();
         }
-        Ok(true)
     }
 
     /// Submits, and waits for one completion or the timeout, without polling.
     pub(crate) fn enter_once(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.enters += 1;
-        let result = match timeout {
-            Some(timeout) if timeout.is_zero() => {
-                let pending = self.ring.submission().len() as u32;
-                const GETEVENTS: u32 = 1;
-                // SAFETY: no argument is passed; entries in the queue are sound as `push` says.
-                unsafe { self.ring.submitter().enter::<libc::sigset_t>(pending, 0, GETEVENTS, None) }
-            }
-            Some(timeout) => {
-                let timespec = types::Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
-                let arguments = types::SubmitArgs::new().timespec(&timespec);
-                self.ring.submitter().submit_with_args(1, &arguments)
-            }
-            None => self.ring.submit_and_wait(1),
-        };
-        unless_harmless(result)
+        match &mut self.engine {
+            Engine::Uring(uring) => uring.enter(timeout),
+            Engine::Polled(polled) => polled.enter(timeout),
+        }
     }
 
     /// Submits, and waits for nothing.
     pub(crate) fn submit(&mut self) -> io::Result<()> {
-        self.push_backlog();
         self.enters += 1;
-        unless_harmless(self.ring.submit())
+        match &mut self.engine {
+            Engine::Uring(uring) => {
+                uring.push_backlog();
+                uring.submit()
+            }
+            Engine::Polled(polled) => {
+                polled.submit();
+                Ok(())
+            }
+        }
     }
 
     /// Appends what completed.
     pub(crate) fn reap(&mut self, completions: &mut Vec<Completion>) {
         let start = completions.len();
-        completions
-            .extend(self.ring.completion().map(|entry| (entry.user_data(), entry.result(), entry.flags())));
-        self.in_flight -= completions[start..].iter().filter(|(_, _, flags)| !cqueue::more(*flags)).count();
+        match &mut self.engine {
+            Engine::Uring(uring) => uring.reap(completions),
+            Engine::Polled(polled) => polled.reap(completions),
+        }
+        let is_over = |(_, _, flags): &&Completion| !io_uring::cqueue::more(*flags);
+        self.in_flight -= completions[start..].iter().filter(is_over).count();
     }
-}
 
-/// What failed because the time was up, a signal came, or the completion queue must be reaped first did no harm.
-fn unless_harmless(result: io::Result<usize>) -> io::Result<()> {
-    const HARMLESS: [i32; 4] = [libc::ETIME, libc::EINTR, libc::EBUSY, libc::EAGAIN];
-    match result {
-        Err(error) if !error.raw_os_error().is_some_and(|code| HARMLESS.contains(&code)) => Err(error),
-        _ => Ok(()),
+    /// Names a connection's socket by its slot.
+    pub(crate) fn register(&mut self, slot: u32, socket: RawFd) -> io::Result<()> {
+        match &mut self.engine {
+            Engine::Uring(uring) => uring.register(slot, socket),
+            Engine::Polled(polled) => {
+                polled.register(slot, socket);
+                Ok(())
+            }
+        }
+    }
+
+    /// Lets the slot of a connection be free whose socket is about to be closed.
+    pub(crate) fn unregister(&mut self, slot: u32) {
+        match &mut self.engine {
+            Engine::Uring(uring) => uring.unregister(slot),
+            Engine::Polled(polled) => polled.unregister(slot),
+        }
+    }
+
+    /// The ring, where operations on files are to be done.
+    pub(crate) fn ring(&self) -> io::Result<&Uring> {
+        match &self.engine {
+            Engine::Uring(uring) => Ok(uring),
+            Engine::Polled(_) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "drives and files need io_uring, which this reactor does without",
+            )),
+        }
+    }
+
+    /// Has everything end that can.
+    pub(crate) fn cancel_all(&self) {
+        if let Engine::Uring(uring) = &self.engine {
+            uring.cancel_all();
+        }
+    }
+
+    /// Gives back what is registered.
+    pub(crate) fn unregister_all(&self) {
+        if let Engine::Uring(uring) = &self.engine {
+            uring.unregister_all();
+        }
     }
 }

@@ -1,17 +1,18 @@
-//! The reactor: files, sockets, listeners and timers on one `io_uring`.
+//! The reactor: files, sockets, listeners and timers on one `io_uring`, or sockets on what stands in for it.
 
 use crate::connection::Connection;
 use crate::encryption::Encryption;
 use crate::event::{ConnectionId, Event, FileId, ListenerId, WatchId};
 use crate::files::Files;
 use crate::inbox::Inbox;
+use crate::operation::Operation;
 use crate::queue::{Completion, Queue};
 use crate::setup::SetupError;
 use crate::stream::{Stream, set_stream_options};
 use crate::wake::Waker;
 use crate::watches::Watches;
 use base::{Buffer, LinkId, Network};
-use io_uring::{cqueue, opcode, types};
+use io_uring::cqueue;
 use socket2::{SockAddr, Socket};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -34,6 +35,20 @@ pub struct ReactorOptions {
     /// no longer than this on average. Polling spares the latency of a wake-up, which in a virtual machine
     /// is larger than that of a network. The processor is offered to others meanwhile.
     pub spin_max: Duration,
+    /// What carries it.
+    pub backend: Backend,
+}
+
+/// What carries a reactor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Backend {
+    /// `io_uring`, without which there is no reactor.
+    #[default]
+    Ring,
+    /// `io_uring`; where the system refuses it, [`Backend::Poll`].
+    RingOrPoll,
+    /// epoll, and a system call for each operation. It does sockets and eventfds, and no files.
+    Poll,
 }
 
 impl Default for ReactorOptions {
@@ -43,6 +58,7 @@ impl Default for ReactorOptions {
             connections_max: 16_384,
             inbox_bytes: 16 << 10,
             spin_max: Duration::ZERO,
+            backend: Backend::default(),
         }
     }
 }
@@ -56,9 +72,6 @@ const KIND_CONNECT: u64 = 5;
 const KIND_WAKE: u64 = 6;
 const KIND_WATCH: u64 = 7;
 const KIND_WATCH_ENDED: u64 = 8;
-
-/// A receive waits for the socket to have something before it looks (`IORING_RECVSEND_POLL_FIRST`).
-const RECEIVE_POLL_FIRST: u16 = 1;
 
 /// Files and listeners that fit beside the connections.
 const FILES_MAX: u32 = 64;
@@ -92,10 +105,16 @@ impl Reactor {
     /// # Errors
     /// When the system refuses; the error says which part of it, and how to allow it.
     pub fn new(options: ReactorOptions) -> Result<Reactor, SetupError> {
-        let queue = Queue::new(options.entries, options.spin_max)?;
-        queue.submitter().register_files_sparse(options.connections_max + FILES_MAX).map_err(|source| {
-            SetupError::Other { step: "making the table of files (raise `ulimit -n`)", source }
-        })?;
+        let descriptors = options.connections_max + FILES_MAX;
+        let on_ring = || Queue::on_ring(options.entries, descriptors, options.spin_max);
+        let queue = match options.backend {
+            Backend::Ring => on_ring()?,
+            Backend::RingOrPoll => match on_ring() {
+                Err(error) if error.is_refusal() => Queue::polled(options.spin_max)?,
+                queue => queue?,
+            },
+            Backend::Poll => Queue::polled(options.spin_max)?,
+        };
         let waker = Waker::new().map_err(|source| SetupError::Other { step: "eventfd", source })?;
         let mut reactor = Reactor {
             queue,
@@ -124,7 +143,13 @@ impl Reactor {
         self.waker.clone()
     }
 
-    /// System calls that entered the ring so far.
+    /// Whether it does without `io_uring`.
+    #[must_use]
+    pub fn is_polled(&self) -> bool {
+        self.queue.is_polled()
+    }
+
+    /// System calls that entered the ring so far, or waited for something.
     #[must_use]
     pub fn enters(&self) -> u64 {
         self.queue.enters()
@@ -134,7 +159,7 @@ impl Reactor {
     /// the work starts. Where the limit of locked memory forbids it, the buffers work unregistered.
     ///
     /// # Errors
-    /// When the kernel refuses for another reason.
+    /// When the kernel refuses for another reason, or without `io_uring`.
     pub fn register_buffers<'a>(&mut self, buffers: impl Iterator<Item = &'a mut Buffer>) -> io::Result<()> {
         self.files.register_buffers(buffers, &self.queue)
     }
@@ -142,7 +167,7 @@ impl Reactor {
     /// Gives a file (a drive) to the reactor, which has at most `depth` operations on it in flight; others wait.
     ///
     /// # Errors
-    /// When the table of files is full or the kernel refuses.
+    /// When the table of files is full, the kernel refuses, or without `io_uring`.
     pub fn add_file(&mut self, file: File, depth: usize) -> io::Result<FileId> {
         self.check_table()?;
         self.files.add(file, depth, &self.queue)
@@ -204,13 +229,10 @@ impl Reactor {
         let (connection, state) = self.insert_connection(socket.into())?;
         state.is_connecting = true;
         let address = Box::new(address.clone());
-        let entry =
-            opcode::Connect::new(types::Fixed(connection.slot), address.as_ptr().cast(), address.len())
-                .build()
-                .user_data(KIND_CONNECT << KIND_SHIFT | u64::from(connection.slot));
+        let operation = Operation::Connect { slot: connection.slot, address: &raw const *address };
         self.connecting.push((connection.slot, address));
         // SAFETY: `connecting` owns the address until the completion.
-        unsafe { self.queue.push(entry) };
+        unsafe { self.queue.push(KIND_CONNECT << KIND_SHIFT | u64::from(connection.slot), operation) };
         Ok(connection)
     }
 
@@ -249,7 +271,7 @@ impl Reactor {
         let descriptor = socket.as_raw_fd();
         (state.socket, state.is_connecting, state.is_reserved) = (socket, false, false);
         state.encryption = session.map(|session| Box::new(Encryption::new(session)));
-        if let Err(error) = self.queue.submitter().register_files_update(connection.slot, &[descriptor]) {
+        if let Err(error) = self.queue.register(connection.slot, descriptor) {
             return self.begin_close(connection.slot, error.to_string());
         }
         self.waiting_events.push_back(Event::Connected { connection });
@@ -463,7 +485,7 @@ impl Reactor {
                 )));
             }
         };
-        if let Err(error) = self.queue.submitter().register_files_update(slot, &[socket.as_raw_fd()]) {
+        if let Err(error) = self.queue.register(slot, socket.as_raw_fd()) {
             self.connections_free.push(slot);
             return Err(error);
         }
@@ -474,22 +496,16 @@ impl Reactor {
     }
 
     fn arm_wake(&mut self) {
-        let pointer = (&raw mut *self.wake_counter).cast::<u8>();
-        let entry = opcode::Read::new(types::Fd(self.waker.file().as_raw_fd()), pointer, 8)
-            .build()
-            .user_data(KIND_WAKE << KIND_SHIFT);
+        let into = &raw mut *self.wake_counter;
+        let operation = Operation::Count { eventfd: self.waker.file().as_raw_fd(), into };
         // SAFETY: `wake_counter` lives as long as the reactor.
-        unsafe { self.queue.push(entry) };
+        unsafe { self.queue.push(KIND_WAKE << KIND_SHIFT, operation) };
     }
 
     fn arm_accept(&mut self, listener: u32) {
-        let descriptor = types::Fd(self.listeners[listener as usize].as_raw_fd());
-        let entry = opcode::AcceptMulti::new(descriptor)
-            .flags(libc::SOCK_CLOEXEC)
-            .build()
-            .user_data(KIND_ACCEPT << KIND_SHIFT | u64::from(listener));
+        let operation = Operation::Accept { listener: self.listeners[listener as usize].as_raw_fd() };
         // SAFETY: it points at nothing.
-        unsafe { self.queue.push(entry) };
+        unsafe { self.queue.push(KIND_ACCEPT << KIND_SHIFT | u64::from(listener), operation) };
     }
 
     fn arm_receive(&mut self, slot: u32) {
@@ -517,14 +533,11 @@ impl Reactor {
                 Err(end) => return self.begin_close(slot, end.to_string()),
             }
         }
-        let poll_first = if state.is_drained { RECEIVE_POLL_FIRST } else { 0 };
-        let entry = opcode::Recv::new(types::Fixed(slot), space.as_mut_ptr(), space.len() as u32)
-            .ioprio(poll_first)
-            .build()
-            .user_data(KIND_RECEIVE << KIND_SHIFT | u64::from(slot));
+        let (into, bytes, is_drained) = (space.as_mut_ptr(), space.len(), state.is_drained);
+        let operation = Operation::Receive { slot, into, bytes, is_drained };
         state.is_receiving = true;
         // SAFETY: the connection owns the memory until the completion, and hands out no inbox meanwhile.
-        unsafe { self.queue.push(entry) };
+        unsafe { self.queue.push(KIND_RECEIVE << KIND_SHIFT | u64::from(slot), operation) };
     }
 
     fn start_sends(&mut self) {
@@ -544,12 +557,9 @@ impl Reactor {
         }
         let Some(message) = state.start_send(&mut self.released) else { return };
         state.is_sending = true;
-        let entry = opcode::SendMsg::new(types::Fixed(slot), message)
-            .flags((libc::MSG_WAITALL | libc::MSG_NOSIGNAL) as u32)
-            .build()
-            .user_data(KIND_SEND << KIND_SHIFT | u64::from(slot));
+        let operation = Operation::Send { slot, message };
         // SAFETY: the connection owns the message and what it points at until the completion.
-        unsafe { self.queue.push(entry) };
+        unsafe { self.queue.push(KIND_SEND << KIND_SHIFT | u64::from(slot), operation) };
     }
 
     /// Before a connection is closed on purpose its last message, often the reason, is tried without waiting.
@@ -593,8 +603,7 @@ impl Reactor {
             return;
         }
         state.release_all(&mut self.released);
-        // An update to -1 empties the slot; should it fail, the next connection overwrites it.
-        let _ = self.queue.submitter().register_files_update(slot, &[-1]);
+        self.queue.unregister(slot);
         self.connections[slot as usize] = None;
         self.connections_free.push(slot);
     }
@@ -731,10 +740,7 @@ impl Drop for Reactor {
             // SAFETY: the descriptor is open: the table owns it.
             unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR) };
         }
-        let _ = self
-            .queue
-            .submitter()
-            .register_sync_cancel(Some(types::Timespec::new().sec(5)), types::CancelBuilder::any());
+        self.queue.cancel_all();
         let mut file_operations = self.files.in_flight().saturating_sub(unsubmitted);
         let deadline = crate::now() + Duration::from_secs(10);
         while file_operations > 0 && crate::now() < deadline {
@@ -748,8 +754,7 @@ impl Drop for Reactor {
         if file_operations > 0 {
             self.files.forget();
         }
-        // What is registered would be given back some time after the ring is closed: locks on files and mounts would be held on.
-        let _ = self.queue.submitter().unregister_files();
+        self.queue.unregister_all();
     }
 }
 

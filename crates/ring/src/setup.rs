@@ -41,6 +41,14 @@ pub enum SetupError {
     },
 }
 
+impl SetupError {
+    /// Whether it is `io_uring` that this system does not let us have.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        !matches!(self, SetupError::Other { .. })
+    }
+}
+
 /// A ring for one thread: completions are handled when that thread asks for them, never by interrupting it.
 pub(crate) fn make_ring(entries: u32) -> Result<IoUring, SetupError> {
     IoUring::builder()

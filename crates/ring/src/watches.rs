@@ -1,8 +1,9 @@
 //! Eventfds of others that a reactor listens to: whoever writes to one is told of by an event.
 
 use crate::event::{Event, WatchId};
+use crate::operation::Operation;
 use crate::queue::Queue;
-use io_uring::{cqueue, opcode, types};
+use io_uring::cqueue;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -53,10 +54,9 @@ impl Watches {
     }
 
     fn ask_for_end(&self, slot: u32, queue: &mut Queue) {
-        let armed = opcode::PollRemove::new(self.user_data | u64::from(slot));
-        let entry = armed.build().user_data(self.ended_user_data | u64::from(slot));
+        let operation = Operation::Unwatch { watch: self.user_data | u64::from(slot) };
         // SAFETY: it points at nothing.
-        unsafe { queue.push(entry) };
+        unsafe { queue.push(self.ended_user_data | u64::from(slot), operation) };
     }
 
     /// The kernel has answered that: while it is about to tell of a write it does not end, and is asked again.
@@ -70,12 +70,9 @@ impl Watches {
     /// Stays armed from one write to the next: what the eventfd counts need not be read.
     fn arm(&mut self, slot: usize, queue: &mut Queue) {
         let Some(watch) = &self.watches[slot] else { return };
-        let entry = opcode::PollAdd::new(types::Fd(watch.signal.as_raw_fd()), libc::POLLIN as u32)
-            .multi(true)
-            .build()
-            .user_data(self.user_data | slot as u64);
+        let operation = Operation::Watch { eventfd: watch.signal.as_raw_fd() };
         // SAFETY: it points at nothing, and the descriptor is open until its last completion.
-        unsafe { queue.push(entry) };
+        unsafe { queue.push(self.user_data | slot as u64, operation) };
     }
 
     /// A completion of one came.

@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on ends by panicking")]
 
+#[macro_use]
+mod each_backend;
+
 use auth::{Channel, Identity, SecretKey};
 use base::{Buffer, Encryption};
-use ring::{ConnectionId, Event, Reactor, ReactorOptions, Stream};
+use ring::{Backend, ConnectionId, Event, Reactor, ReactorOptions, Stream};
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,8 +15,17 @@ use std::time::Duration;
 use tls::{End, Session};
 use tokio::net::TcpListener;
 
-fn reactor() -> Reactor {
-    Reactor::new(ReactorOptions { connections_max: 64, ..ReactorOptions::default() }).expect("a ring is made")
+on_each_backend! {
+    what_is_sent_crosses_in_order_and_no_byte_of_it_is_seen_on_the_way
+    who_does_not_take_what_comes_is_sent_no_more
+    what_is_sealed_and_not_taken_stays_lent_as_in_plain
+    a_reserved_connection_sends_what_waited_once_it_is_encrypted
+    whoever_breaks_a_connection_breaks_that_one_alone
+}
+
+fn reactor(backend: Backend) -> Reactor {
+    let options = ReactorOptions { connections_max: 64, backend, ..ReactorOptions::default() };
+    Reactor::new(options).expect("it is carried")
 }
 
 /// Both ends of an encrypted connection: one for a reactor, one to be worked by hand.
@@ -118,9 +130,8 @@ fn end_of(reactor: &mut Reactor, connection: ConnectionId) -> String {
     })
 }
 
-#[test]
-fn what_is_sent_crosses_in_order_and_no_byte_of_it_is_seen_on_the_way() {
-    let mut reactor = reactor();
+fn what_is_sent_crosses_in_order_and_no_byte_of_it_is_seen_on_the_way(backend: Backend) {
+    let mut reactor = reactor(backend);
     let (stream, mut peer) = ends();
     let connection = reactor.adopt(stream).unwrap();
     assert!(reactor.is_encrypted(connection));
@@ -167,9 +178,8 @@ fn what_is_sent_crosses_in_order_and_no_byte_of_it_is_seen_on_the_way() {
     assert_eq!(peer.hear(100), (b"last words".to_vec(), Some(End::Closed)));
 }
 
-#[test]
-fn who_does_not_take_what_comes_is_sent_no_more() {
-    let mut reactor = reactor();
+fn who_does_not_take_what_comes_is_sent_no_more(backend: Backend) {
+    let mut reactor = reactor(backend);
     let (stream, mut peer) = ends();
     let connection = reactor.adopt(stream).unwrap();
     peer.socket.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
@@ -204,11 +214,10 @@ fn who_does_not_take_what_comes_is_sent_no_more() {
     flood.join().unwrap();
 }
 
-#[test]
-fn what_is_sealed_and_not_taken_stays_lent_as_in_plain() {
+fn what_is_sealed_and_not_taken_stays_lent_as_in_plain(backend: Backend) {
     const BUFFER_BYTES: usize = 256 << 10;
     const COUNT: usize = 128;
-    let mut reactor = reactor();
+    let mut reactor = reactor(backend);
     let (stream, mut peer) = ends();
     let connection = reactor.adopt(stream).unwrap();
     let buffer = Buffer::new(BUFFER_BYTES);
@@ -230,9 +239,8 @@ fn what_is_sealed_and_not_taken_stays_lent_as_in_plain() {
     assert_eq!(released, COUNT);
 }
 
-#[test]
-fn a_reserved_connection_sends_what_waited_once_it_is_encrypted() {
-    let mut reactor = reactor();
+fn a_reserved_connection_sends_what_waited_once_it_is_encrypted(backend: Backend) {
+    let mut reactor = reactor(backend);
     let (stream, mut peer) = ends();
     let connection = reactor.reserve().unwrap();
     reactor.send(connection, b"hello");
@@ -244,9 +252,8 @@ fn a_reserved_connection_sends_what_waited_once_it_is_encrypted() {
     assert!(!peer.seen.windows(5).any(|window| window == b"hello"));
 }
 
-#[test]
-fn whoever_breaks_a_connection_breaks_that_one_alone() {
-    let mut reactor = reactor();
+fn whoever_breaks_a_connection_breaks_that_one_alone(backend: Backend) {
+    let mut reactor = reactor(backend);
     let (stream, mut sound) = ends();
     let untouched = reactor.adopt(stream).unwrap();
     let mut broken = |work: &mut dyn FnMut(&mut Peer)| {

@@ -35,4 +35,4 @@ mod volume_loop;
 pub use buffers::{Buffers, PIECE_BYTES_MAX};
 pub use session::{AttachError, ClusterAccess, OpenAs, SessionEvent, SessionOptions, VolumeSession};
 pub use slots::Slots;
-pub use volume_loop::{AttachedVolume, LoopError, Renewal, VolumeLoop};
+pub use volume_loop::{AttachedVolume, LoopError, Renewal, VolumeLoop, WITHOUT_RING};

@@ -7,7 +7,7 @@ use base::map::ClusterMap;
 use base::{Buffer, Encryption, Generation, Instant, LayerId, LinkId, Network, VolumeId};
 use client::{Client, Completion, Holding, Notice, OwnershipStep, Submission, VolumeHandle};
 use cluster::Attachment;
-use ring::{ConnectionId, Event, Reactor, ReactorOptions};
+use ring::{Backend, ConnectionId, Event, Reactor, ReactorOptions};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -19,6 +19,9 @@ const OSD_INBOX_BYTES: usize = (256 << 10) + wire::MESSAGE_BYTES_MAX;
 /// Until this long after a request, polling for its answer costs less latency than sleeping. As long as a
 /// hypervisor polls for a guest.
 const SPIN_MAX: Duration = Duration::from_micros(200);
+
+/// What is said where there is no `io_uring`, as in most containers.
+pub const WITHOUT_RING: &str = "io_uring is forbidden here (see kernel.io_uring_disabled, and seccomp): epoll serves instead";
 
 /// Why links end when the cluster's encryption is switched.
 const ENCRYPTION_CHANGED: &str = "the cluster's encryption was switched; connecting anew";
@@ -55,7 +58,7 @@ pub enum LoopError {
         reason: String,
     },
     /// The reactor failed.
-    #[error("io_uring failed: {0}; start the command again")]
+    #[error("the sockets cannot be worked on any more: {0}; start the command again")]
     Ring(#[from] std::io::Error),
 }
 
@@ -79,7 +82,11 @@ impl VolumeLoop {
     /// # Errors
     /// When one of them is not there or attached elsewhere, or the system refuses a reactor or a thread.
     pub fn attach(options: SessionOptions, reactor: ReactorOptions) -> Result<VolumeLoop, AttachError> {
-        let reactor = Reactor::new(ReactorOptions { spin_max: SPIN_MAX, ..reactor })?;
+        let backend = Backend::RingOrPoll;
+        let reactor = Reactor::new(ReactorOptions { spin_max: SPIN_MAX, backend, ..reactor })?;
+        if reactor.is_polled() {
+            tracing::warn!("{WITHOUT_RING}");
+        }
         let (names, timeout) = (options.volumes.clone(), options.timeout);
         let holding = if options.open == OpenAs::Sharer { Holding::Shared } else { Holding::Alone };
         let is_read_only = options.open == OpenAs::Reader;
@@ -109,6 +116,12 @@ impl VolumeLoop {
         let wires = Wires { reactor, links: Vec::new(), encryption, session };
         let (renewals, events, now) = (VecDeque::new(), Vec::new(), ring::now());
         Ok(VolumeLoop { wires, client, volumes, holding, renewals, events, now, lost: None })
+    }
+
+    /// Whether it does without `io_uring`, for that is forbidden here.
+    #[must_use]
+    pub fn is_polled(&self) -> bool {
+        self.wires.reactor.is_polled()
     }
 
     /// The volumes, in the order in which they were named.

@@ -27,7 +27,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use volume::{OpenAs, SessionOptions, VolumeLoop};
+use volume::{OpenAs, SessionOptions, VolumeLoop, WITHOUT_RING};
 use worker::Worker;
 
 /// What programs know a volume by, whatever it is called.
@@ -209,6 +209,9 @@ impl Running {
                 // If nobody waits any more, nothing was opened for them.
                 Err(error) => return drop(told.send(Err(Errno::from(&error)))),
             };
+            if volume.is_polled() {
+                log.note(WITHOUT_RING);
+            }
             let inbox = Inbox::new(volume.reactor().waker(), std::thread::current().id());
             let (id, handle) = (volume.volumes()[0].id, volume.volumes()[0].handle);
             let shared = Arc::new(Shared { inbox, ended, seen: Seen::new(&volume, handle) });

@@ -9,6 +9,7 @@ mod certificates;
 mod cli;
 mod clones;
 mod compatibility;
+mod confined;
 mod crashes;
 mod damage;
 mod databases;

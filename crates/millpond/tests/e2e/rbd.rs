@@ -41,7 +41,7 @@ pub fn library(pond: &Site) -> PathBuf {
 }
 
 /// A program that has it, and finds the cluster.
-fn command(program: &str, library: &Path, pond: &Pond) -> Command {
+pub fn command(program: &str, library: &Path, pond: &Pond) -> Command {
     let mut command = Command::new(program);
     command.env("LD_LIBRARY_PATH", library).env("LD_BIND_NOW", "1").env("MILLPOND_DIR", pond.dir());
     command.env_remove("CEPH_CONF").env_remove("CEPH_ARGS");
