@@ -21,7 +21,8 @@ const OSD_INBOX_BYTES: usize = (256 << 10) + wire::MESSAGE_BYTES_MAX;
 const SPIN_MAX: Duration = Duration::from_micros(200);
 
 /// What is said where there is no `io_uring`, as in most containers.
-pub const WITHOUT_RING: &str = "io_uring is forbidden here (see kernel.io_uring_disabled, and seccomp): epoll serves instead";
+pub const WITHOUT_RING: &str =
+    "io_uring is forbidden here (see kernel.io_uring_disabled, and seccomp): epoll serves instead";
 
 /// Why links end when the cluster's encryption is switched.
 const ENCRYPTION_CHANGED: &str = "the cluster's encryption was switched; connecting anew";

@@ -6,7 +6,8 @@
 
 use super::Output;
 use super::protocol::{
-    BlockSizeInformation, CHUNK_MAGIC, ChunkHeader, ErrorCode, ExportInformation, GREETING_MAGIC, Greeting,
+    BlockSizeInformation, CHUNK_MAGIC, ChunkHeader, EXTENDED_CHUNK_MAGIC, EXTENDED_REQUEST_MAGIC, ErrorCode,
+    ExportInformation, ExtendedChunkHeader, ExtendedRequestHeader, Framing, GREETING_MAGIC, Greeting,
     OPTION_MAGIC, OPTION_REPLY_MAGIC, OptionHeader, OptionReplyHeader, REQUEST_BYTES_MAX, REQUEST_MAGIC,
     RequestHeader, SIMPLE_REPLY_MAGIC, SimpleReply, chunk, command, command_flag, handshake_flag,
     information, option, option_reply,
@@ -35,8 +36,8 @@ pub struct ExportInfo {
     pub request_bytes_preferred: u32,
     /// The longest payload of a request in bytes.
     pub request_bytes_max: u32,
-    /// Whether reads are answered in chunks.
-    pub structured: bool,
+    /// How requests and replies travel.
+    pub framing: Framing,
 }
 
 /// What happened on a connection. Tokens are those given with the requests.
@@ -128,7 +129,7 @@ struct Run {
 #[derive(Debug)]
 enum Phase {
     Greeting,
-    /// Asked for structured replies.
+    /// Asked for a framing.
     Asking,
     /// Asked for the export.
     Going(ExportInfo),
@@ -147,21 +148,21 @@ pub struct Client {
     phase: Phase,
     pending: Vec<Pending>,
     free: Vec<usize>,
-    /// Whether reads are to be answered in chunks: first as wanted, then as agreed.
-    structured: bool,
+    /// How requests and replies are to travel: first as wanted, then as agreed.
+    framing: Framing,
 }
 
 impl Client {
-    /// A connection to the export of that name; empty means the server's default. With
-    /// `structured_wanted`, reads are answered in chunks if the server can.
+    /// A connection to the export of that name; empty means the server's default. Where the server does not know the framing
+    /// that is `wanted`, it is the next simpler one.
     #[must_use]
-    pub fn new(export: impl Into<String>, structured_wanted: bool) -> Client {
+    pub fn new(export: impl Into<String>, wanted: Framing) -> Client {
         Client {
             export: export.into(),
             phase: Phase::Greeting,
             pending: Vec::new(),
             free: Vec::new(),
-            structured: structured_wanted,
+            framing: wanted,
         }
     }
 
@@ -217,7 +218,7 @@ impl Client {
     /// # Panics
     /// Like all requests, if the client is not ready.
     pub fn read(&mut self, token: u64, offset: u64, length: u32, output: &mut impl Output) {
-        self.request(token, command::READ, 0, offset, length, output);
+        self.request(token, command::READ, 0, offset, length.into(), output);
     }
 
     /// Sends a write of `range` of `buffer`, without copying it.
@@ -235,7 +236,7 @@ impl Client {
     ) {
         let length = u32::try_from(range.len()).expect("a write is within the server's longest request");
         let flags = if durable { command_flag::FUA } else { 0 };
-        self.request(token, command::WRITE, flags, offset, length, output);
+        self.request(token, command::WRITE, flags, offset, length.into(), output);
         output.shared(buffer, range);
     }
 
@@ -245,16 +246,22 @@ impl Client {
     }
 
     /// Sends a trim.
-    pub fn trim(&mut self, token: u64, offset: u64, length: u32, output: &mut impl Output) {
+    ///
+    /// # Panics
+    /// If it is of more bytes than a length of 32 bits says, without extended headers.
+    pub fn trim(&mut self, token: u64, offset: u64, length: u64, output: &mut impl Output) {
         self.request(token, command::TRIM, 0, offset, length, output);
     }
 
     /// Sends a zeroing.
+    ///
+    /// # Panics
+    /// As [`Self::trim`].
     pub fn write_zeroes(
         &mut self,
         token: u64,
         offset: u64,
-        length: u32,
+        length: u64,
         may_punch: bool,
         output: &mut impl Output,
     ) {
@@ -265,7 +272,7 @@ impl Client {
     /// Takes leave. The server closes the connection when all is answered.
     pub fn disconnect(&mut self, output: &mut impl Output) {
         assert!(self.is_ready(), "leave is taken of a server that was reached");
-        output.inline(request_header(command::DISCONNECT, 0, 0, 0, 0).as_bytes());
+        self.push_request(command::DISCONNECT, 0, 0, 0, 0, output);
     }
 
     fn request(
@@ -274,7 +281,7 @@ impl Client {
         code: u16,
         flags: u16,
         offset: u64,
-        length: u32,
+        length: u64,
         output: &mut impl Output,
     ) {
         assert!(self.is_ready(), "a request is sent once the server gave the export");
@@ -284,24 +291,36 @@ impl Client {
             self.pending.len() - 1
         });
         let pending = &mut self.pending[slot];
-        let missing = if reads { u64::from(length) } else { 0 };
+        let missing = if reads { length } else { 0 };
         let generation = pending.generation.wrapping_add(1);
-        let length_bytes = u64::from(length);
         let mut came = std::mem::take(&mut pending.came);
         came.clear();
-        *pending = Pending {
-            token,
-            generation,
-            used: true,
-            reads,
-            offset,
-            length: length_bytes,
-            missing,
-            came,
-            failure: None,
-        };
+        *pending =
+            Pending { token, generation, used: true, reads, offset, length, missing, came, failure: None };
         let cookie = u64::from(generation) << 32 | slot as u64;
-        output.inline(request_header(code, flags, cookie, offset, length).as_bytes());
+        self.push_request(code, flags, cookie, offset, length, output);
+    }
+
+    fn push_request(
+        &self,
+        command: u16,
+        flags: u16,
+        cookie: u64,
+        offset: u64,
+        length: u64,
+        output: &mut impl Output,
+    ) {
+        let (cookie, offset) = (cookie.into(), offset.into());
+        if self.framing == Framing::Extended {
+            let payload = if command == command::WRITE { command_flag::PAYLOAD_LEN } else { 0 };
+            let (magic, flags) = (EXTENDED_REQUEST_MAGIC.into(), (flags | payload).into());
+            let (command, length) = (command.into(), length.into());
+            let header = ExtendedRequestHeader { magic, flags, command, cookie, offset, length };
+            return output.inline(header.as_bytes());
+        }
+        let length = u32::try_from(length).expect("a longer request needs extended headers").into();
+        let (magic, flags, command) = (REQUEST_MAGIC.into(), flags.into(), command.into());
+        output.inline(RequestHeader { magic, flags, command, cookie, offset, length }.as_bytes());
     }
 
     fn greeting(&mut self, bytes: &[u8], output: &mut impl Output) -> Result<Option<usize>, ClientError> {
@@ -316,28 +335,30 @@ impl Client {
         }
         let known = flags & (handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
         output.inline(&u32::from(known).to_be_bytes());
-        if self.structured {
-            push_option(option::STRUCTURED_REPLY, &[], output);
-            self.phase = Phase::Asking;
-        } else {
-            self.go(false, output);
-        }
+        self.ask(self.framing, output);
         Ok(Some(size_of::<Greeting>()))
     }
 
-    fn go(&mut self, structured: bool, output: &mut impl Output) {
+    /// Asks for a framing, if it has to be asked for, or for the export.
+    fn ask(&mut self, framing: Framing, output: &mut impl Output) {
+        self.framing = framing;
+        let Some(option) = option_of(framing) else { return self.go(output) };
+        push_option(option, &[], output);
+        self.phase = Phase::Asking;
+    }
+
+    fn go(&mut self, output: &mut impl Output) {
         let name_bytes = (self.export.len() as u32).to_be_bytes();
         let count = 1u16.to_be_bytes();
         let wanted = information::BLOCK_SIZE.to_be_bytes();
         push_option(option::GO, &[&name_bytes, self.export.as_bytes(), &count, &wanted], output);
-        self.structured = structured;
         self.phase = Phase::Going(ExportInfo {
             bytes: 0,
             flags: 0,
             request_bytes_min: 1,
             request_bytes_preferred: 4096,
             request_bytes_max: REQUEST_BYTES_MAX,
-            structured,
+            framing: self.framing,
         });
     }
 
@@ -355,12 +376,12 @@ impl Client {
         let Some(data) = rest.get(..length) else { return Ok(None) };
         let failed = kind & option_reply::ERROR_BIT != 0;
         match &mut self.phase {
-            Phase::Asking if header.option == option::STRUCTURED_REPLY => {
-                if kind != option_reply::ACK && !failed {
-                    return Err(broken(format!("structured replies were answered with {kind}")));
-                }
-                self.go(!failed, output);
-            }
+            Phase::Asking if option_of(self.framing) == Some(header.option.get()) => match kind {
+                option_reply::ACK => self.go(output),
+                _ if failed && self.framing == Framing::Extended => self.ask(Framing::Structured, output),
+                _ if failed => self.ask(Framing::Simple, output),
+                _ => return Err(broken(format!("a framing was answered with {kind}"))),
+            },
             Phase::Going(info) if header.option == option::GO => match kind {
                 option_reply::INFO => inform(info, data)?,
                 option_reply::ACK if info.flags != 0 => {
@@ -384,11 +405,15 @@ impl Client {
 
     fn reply(&mut self, bytes: &[u8], events: &mut Vec<ClientEvent>) -> Result<Option<usize>, ClientError> {
         let Ok((magic, _)) = U32::read_from_prefix(bytes) else { return Ok(None) };
-        match magic.get() {
-            SIMPLE_REPLY_MAGIC => self.simple_reply(bytes, events),
-            CHUNK_MAGIC if self.structured => self.chunk(bytes, events),
-            CHUNK_MAGIC => Err(broken("a chunk came, but chunks were not agreed on".into())),
-            other => Err(broken(format!("a reply began with {other:#010x}"))),
+        match (magic.get(), self.framing) {
+            (SIMPLE_REPLY_MAGIC, Framing::Simple | Framing::Structured) => self.simple_reply(bytes, events),
+            (CHUNK_MAGIC, Framing::Structured) | (EXTENDED_CHUNK_MAGIC, Framing::Extended) => {
+                self.chunk(bytes, events)
+            }
+            (SIMPLE_REPLY_MAGIC | CHUNK_MAGIC | EXTENDED_CHUNK_MAGIC, _) => {
+                Err(broken("a reply came in a way that was not agreed on".into()))
+            }
+            (other, _) => Err(broken(format!("a reply began with {other:#010x}"))),
         }
     }
 
@@ -405,7 +430,7 @@ impl Client {
             pending.failure = Some(Failure::new(code, ""));
             self.finish(slot, events)?;
         } else if pending.missing > 0 {
-            if self.structured {
+            if self.framing == Framing::Structured {
                 return Err(broken("a read was answered without a chunk, but chunks were agreed on".into()));
             }
             let (offset, remaining) = (pending.offset, pending.length);
@@ -418,18 +443,24 @@ impl Client {
     }
 
     fn chunk(&mut self, bytes: &[u8], events: &mut Vec<ClientEvent>) -> Result<Option<usize>, ClientError> {
-        let Ok((header, payload)) = ChunkHeader::ref_from_prefix(bytes) else { return Ok(None) };
-        let slot = self.slot(header.cookie.get())?;
-        let (kind, length) = (header.kind.get(), header.length.get() as usize);
-        let done = header.flags.get() & chunk::DONE != 0;
+        let Some(Chunk { flags, kind, cookie, offset, length, header_bytes }) = self.chunk_header(bytes)
+        else {
+            return Ok(None);
+        };
+        let payload = &bytes[header_bytes..];
+        let slot = self.slot(cookie)?;
+        let done = flags & chunk::DONE != 0;
         let pending = &mut self.pending[slot];
+        if let Some(offset) = offset.filter(|offset| *offset != pending.offset) {
+            return Err(broken(format!("a chunk names {offset}, of a request at {}", pending.offset)));
+        }
         let malformed = || broken(format!("a chunk of kind {kind} with {length} bytes makes no sense here"));
         if kind == chunk::OFFSET_DATA && pending.reads && length > size_of::<u64>() {
             let Ok((offset, _)) = U64::read_from_prefix(payload) else { return Ok(None) };
             let (offset, remaining) = (offset.get(), (length - size_of::<u64>()) as u64);
             pending.arrive(offset, remaining)?;
             self.phase = Phase::Ready(Next::Data(Run { slot, offset, remaining, done }));
-            return Ok(Some(size_of::<ChunkHeader>() + size_of::<u64>()));
+            return Ok(Some(header_bytes + size_of::<u64>()));
         }
         if length > REPLY_BYTES_MAX {
             return Err(malformed());
@@ -452,7 +483,23 @@ impl Client {
         if done {
             self.finish(slot, events)?;
         }
-        Ok(Some(size_of::<ChunkHeader>() + length))
+        Ok(Some(header_bytes + length))
+    }
+
+    /// The front of a chunk, if all of it is there.
+    fn chunk_header(&self, bytes: &[u8]) -> Option<Chunk> {
+        if self.framing == Framing::Extended {
+            let (header, _) = ExtendedChunkHeader::read_from_prefix(bytes).ok()?;
+            let ExtendedChunkHeader { flags, kind, cookie, offset, length, .. } = header;
+            // One that is longer than can be is refused for that.
+            let length = usize::try_from(length.get()).unwrap_or(usize::MAX);
+            let (flags, kind, cookie, offset) = (flags.get(), kind.get(), cookie.get(), Some(offset.get()));
+            return Some(Chunk { flags, kind, cookie, offset, length, header_bytes: size_of_val(&header) });
+        }
+        let (header, _) = ChunkHeader::read_from_prefix(bytes).ok()?;
+        let ChunkHeader { flags, kind, cookie, length, .. } = header;
+        let (flags, kind, cookie, length) = (flags.get(), kind.get(), cookie.get(), length.get() as usize);
+        Some(Chunk { flags, kind, cookie, offset: None, length, header_bytes: size_of_val(&header) })
     }
 
     fn data(
@@ -507,6 +554,26 @@ impl Client {
     }
 }
 
+/// The front of a chunk, however it came.
+struct Chunk {
+    flags: u16,
+    kind: u16,
+    cookie: u64,
+    /// Where its request starts, if it says so.
+    offset: Option<u64>,
+    length: usize,
+    header_bytes: usize,
+}
+
+/// By which option a framing is asked for.
+fn option_of(framing: Framing) -> Option<u32> {
+    match framing {
+        Framing::Simple => None,
+        Framing::Structured => Some(option::STRUCTURED_REPLY),
+        Framing::Extended => Some(option::EXTENDED_HEADERS),
+    }
+}
+
 impl Pending {
     /// Counts data of a read, which lie within what was asked for and come once.
     fn arrive(&mut self, offset: u64, length: u64) -> Result<(), ClientError> {
@@ -534,17 +601,6 @@ impl Pending {
 
 fn broken(what: String) -> ClientError {
     ClientError::Broken(what)
-}
-
-fn request_header(code: u16, flags: u16, cookie: u64, offset: u64, length: u32) -> RequestHeader {
-    RequestHeader {
-        magic: REQUEST_MAGIC.into(),
-        flags: flags.into(),
-        command: code.into(),
-        cookie: cookie.into(),
-        offset: offset.into(),
-        length: length.into(),
-    }
 }
 
 fn push_option(code: u32, parts: &[&[u8]], output: &mut impl Output) {

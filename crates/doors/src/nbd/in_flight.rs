@@ -3,6 +3,7 @@
 //! A piece never crosses a multiple of its request's piece size, counted from the start of the export.
 //! So the pieces of a request follow from its range: what is kept of them is how many are out.
 
+use super::reply::Answered;
 use super::vocabulary::{Failure, ReadPart};
 use base::Buffer;
 use std::ops::Range;
@@ -13,7 +14,7 @@ pub struct PieceId {
     /// Where its request is kept.
     pub(super) slot: u16,
     /// Which piece of its request it is.
-    pub(super) index: u16,
+    pub(super) index: u32,
     pub(super) generation: u32,
 }
 
@@ -41,16 +42,12 @@ pub(super) enum Held {
 /// What a request is, as far as it concerns its answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// The client's name for it.
-    pub cookie: u64,
-    /// Where it starts in the export, in bytes.
-    pub offset: u64,
+    /// Whose answer it is, and where it starts.
+    pub answered: Answered,
     /// In bytes, not 0.
     pub length: u64,
     /// What it gets.
     pub answer: Answer,
-    /// Whether errors travel in chunks.
-    pub structured: bool,
     /// Pieces end at multiples of this many bytes of the export.
     pub piece_bytes: u64,
     /// The most that one piece counts against the bytes in flight.
@@ -68,7 +65,7 @@ pub(super) struct Entry {
     /// The first thing that went wrong.
     pub failure: Option<Failure>,
     /// With the piece's number and the part's number in it, which give their order.
-    pub held: Vec<(u16, u32, Held)>,
+    pub held: Vec<(u32, u32, Held)>,
     /// Bytes counted as in flight for it.
     pub charged_bytes: u64,
     generation: u32,
@@ -77,15 +74,15 @@ pub(super) struct Entry {
 
 impl Entry {
     /// How many pieces it has.
-    pub fn pieces(&self) -> u16 {
-        let Plan { offset, length, piece_bytes, .. } = self.plan;
+    pub fn pieces(&self) -> u32 {
+        let Plan { answered: Answered { offset, .. }, length, piece_bytes, .. } = self.plan;
         let end = (offset + length).div_ceil(piece_bytes);
-        u16::try_from(end - offset / piece_bytes).expect("pieces are large enough to be numbered")
+        u32::try_from(end - offset / piece_bytes).expect("pieces are large enough to be numbered")
     }
 
     /// Offset and length of a piece.
-    pub fn piece(&self, index: u16) -> (u64, u64) {
-        let Plan { offset, length, piece_bytes, .. } = self.plan;
+    pub fn piece(&self, index: u32) -> (u64, u64) {
+        let Plan { answered: Answered { offset, .. }, length, piece_bytes, .. } = self.plan;
         let start = (offset / piece_bytes + u64::from(index)) * piece_bytes;
         let end = start.saturating_add(piece_bytes).min(offset + length);
         let start = start.max(offset);
@@ -94,7 +91,7 @@ impl Entry {
     }
 
     /// What a piece counts against the bytes in flight.
-    pub fn piece_charge(&self, index: u16) -> u64 {
+    pub fn piece_charge(&self, index: u32) -> u64 {
         self.piece(index).1.min(self.plan.charge_bytes_max)
     }
 
@@ -109,7 +106,7 @@ impl Entry {
     }
 
     /// Keeps a part of a piece's data until the rest is there.
-    pub fn hold(&mut self, piece: u16, ordinal: u32, part: ReadPart<'_>) {
+    pub fn hold(&mut self, piece: u32, ordinal: u32, part: ReadPart<'_>) {
         let held = match part {
             ReadPart::Shared(buffer, range) => Held::Shared(buffer, range),
             ReadPart::Bytes(bytes) => Held::Copied(bytes.to_vec()),
@@ -161,7 +158,7 @@ impl InFlight {
     }
 
     /// Hands a piece out.
-    pub fn issue(&mut self, slot: u16, index: u16) -> PieceId {
+    pub fn issue(&mut self, slot: u16, index: u32) -> PieceId {
         let entry = self.entry_mut(slot);
         assert!(entry.used && !entry.issued, "pieces are handed out before the last of them was");
         entry.outstanding += 1;
@@ -195,14 +192,13 @@ impl InFlight {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nbd::protocol::Framing;
 
     fn plan(offset: u64, length: u64, piece_bytes: u64) -> Plan {
         Plan {
-            cookie: 1,
-            offset,
+            answered: Answered { cookie: 1, offset, framing: Framing::Simple },
             length,
             answer: Answer::Acknowledgement,
-            structured: false,
             piece_bytes,
             charge_bytes_max: u64::MAX,
         }

@@ -7,6 +7,9 @@
 //! - [`protocol`] holds the numbers and structures of the published protocol
 //!   (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>).
 //!
+//! What a server offers: structured replies and extended headers (lengths of 64 bits: a volume of any size is trimmed, zeroed or
+//! looked at by one request), `base:allocation`, `DF`, `FUA`, `FAST_ZERO`, `CACHE`, several connections.
+//!
 //! Server and client perform no I/O and read no clock; only the gateway does. Bytes from outside are
 //! judged here and nowhere else: every length is bounded before it is believed, every range lies within
 //! the export when a request comes out. A client that breaks the protocol loses its connection, with a
@@ -29,7 +32,7 @@ mod vocabulary;
 pub use client::{Client, ClientError, ClientEvent, ExportInfo};
 pub use exports::{Export, Exports, ExportsError};
 pub use in_flight::PieceId;
-pub use protocol::ErrorCode;
+pub use protocol::{ErrorCode, Framing};
 pub use server::Connection;
 pub use terms::{Admittance, Terms};
 pub use uri::{NbdAddress, NbdUri, NbdUriError};

@@ -6,9 +6,9 @@
 
 use super::exports::Exports;
 use super::protocol::{
-    ALLOCATION_CONTEXT, BlockSizeInformation, ExportInformation, ExportSize, GREETING_MAGIC, Greeting,
-    OPTION_MAGIC, OPTION_REPLY_MAGIC, OptionHeader, OptionReplyHeader, PADDING_BYTES, REQUEST_BYTES_MAX,
-    handshake_flag, information, option, option_reply as reply,
+    ALLOCATION_CONTEXT, BlockSizeInformation, ExportInformation, ExportSize, Framing, GREETING_MAGIC,
+    Greeting, OPTION_MAGIC, OPTION_REPLY_MAGIC, OptionHeader, OptionReplyHeader, PADDING_BYTES,
+    REQUEST_BYTES_MAX, handshake_flag, information, option, option_reply as reply,
 };
 use super::server::BLOCK_BYTES_PREFERRED;
 use super::terms::{Admittance, Terms};
@@ -34,8 +34,8 @@ pub(super) const ALLOCATION_CONTEXT_ID: u32 = 1;
 pub(super) struct Session {
     /// The export chosen.
     pub export: usize,
-    /// Reads and errors are answered in chunks.
-    pub structured: bool,
+    /// How requests and replies travel.
+    pub framing: Framing,
     /// `BLOCK_STATUS` may be asked.
     pub block_status: bool,
     /// The client may write, if the export is written to.
@@ -76,7 +76,7 @@ pub(super) struct Negotiation {
     terms: Terms,
     stage: Stage,
     padding: bool,
-    structured: bool,
+    framing: Framing,
     /// The export for which block status was negotiated.
     block_status: Option<usize>,
     options: usize,
@@ -97,7 +97,7 @@ impl Negotiation {
             terms,
             stage: Stage::Flags,
             padding: true,
-            structured: false,
+            framing: Framing::Simple,
             block_status: None,
             options: 0,
             reply_bytes: 0,
@@ -111,7 +111,7 @@ impl Negotiation {
             terms,
             stage: Stage::Options,
             padding,
-            structured: false,
+            framing: Framing::Simple,
             block_status: None,
             options: 0,
             reply_bytes: 0,
@@ -238,11 +238,10 @@ impl Negotiation {
                 }
                 self.reply(output, code, reply::ACK, &[]);
             }
-            option::STRUCTURED_REPLY if data.is_empty() => {
-                self.structured = true;
-                self.reply(output, code, reply::ACK, &[]);
+            option::STRUCTURED_REPLY | option::EXTENDED_HEADERS if data.is_empty() => {
+                self.agree_on_framing(code, output);
             }
-            option::LIST | option::STRUCTURED_REPLY => {
+            option::LIST | option::STRUCTURED_REPLY | option::EXTENDED_HEADERS => {
                 self.refuse(output, code, reply::ERR_INVALID, "this option has no data");
             }
             option::INFO | option::GO => {
@@ -268,11 +267,25 @@ impl Negotiation {
         Step::Consumed(consumed)
     }
 
+    /// Answers `STRUCTURED_REPLY` and `EXTENDED_HEADERS`. There is no way back.
+    fn agree_on_framing(&mut self, code: u32, output: &mut impl Output) {
+        let wanted = if code == option::EXTENDED_HEADERS { Framing::Extended } else { Framing::Structured };
+        if self.framing == Framing::Extended {
+            let kind = match wanted {
+                Framing::Extended => reply::ERR_INVALID,
+                _ => reply::ERR_EXT_HEADER_REQD,
+            };
+            return self.refuse(output, code, kind, "extended headers were agreed on already");
+        }
+        self.framing = wanted;
+        self.reply(output, code, reply::ACK, &[]);
+    }
+
     fn session(&self, export: usize) -> Session {
         Session {
             export,
-            structured: self.structured,
-            block_status: self.structured && self.block_status == Some(export),
+            framing: self.framing,
+            block_status: self.framing > Framing::Simple && self.block_status == Some(export),
             may_write: self.terms.with(export) == Admittance::Write,
         }
     }
@@ -341,7 +354,7 @@ impl Negotiation {
             // Whatever comes of this, it replaces what was chosen before.
             self.block_status = None;
         }
-        if !self.structured {
+        if self.framing == Framing::Simple {
             let text = "negotiate structured replies before metadata contexts";
             return self.refuse(output, code, reply::ERR_INVALID, text);
         }
@@ -385,7 +398,7 @@ impl Negotiation {
         let may_write = self.terms.with(index) == Admittance::Write;
         ExportSize {
             bytes: export.bytes().into(),
-            flags: export.flags_for(self.structured, may_write).into(),
+            flags: export.flags_for(self.framing > Framing::Simple, may_write).into(),
         }
     }
 

@@ -15,6 +15,10 @@ pub const REQUEST_MAGIC: u32 = 0x2560_9513;
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// What every chunk of a structured reply begins with.
 pub const CHUNK_MAGIC: u32 = 0x668e_33ef;
+/// What every request begins with where extended headers were agreed on.
+pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
+/// What every chunk begins with there.
+pub const EXTENDED_CHUNK_MAGIC: u32 = 0x6e8a_278c;
 
 /// The longest string the protocol knows, in bytes: names, descriptions, messages.
 pub const STRING_BYTES_MAX: usize = 4096;
@@ -26,6 +30,18 @@ pub const PADDING_BYTES: usize = 124;
 pub const ALLOCATION_CONTEXT: &str = "base:allocation";
 /// The longest payload of a read or write, in bytes, that the server advertises and accepts.
 pub const REQUEST_BYTES_MAX: u32 = 32 << 20;
+
+/// How requests and replies travel, as client and server agree on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Framing {
+    /// Lengths of 32 bits; replies have a number for an error, and a read's data in one go.
+    #[default]
+    Simple,
+    /// Reads and errors are answered in chunks.
+    Structured,
+    /// All is answered in chunks, and lengths have 64 bits.
+    Extended,
+}
 
 /// Flags of the greeting, and of the client's answer to it.
 pub mod handshake_flag {
@@ -79,6 +95,8 @@ pub mod option {
     pub const LIST_META_CONTEXT: u32 = 9;
     /// Choose metadata contexts of an export.
     pub const SET_META_CONTEXT: u32 = 10;
+    /// Use headers with lengths of 64 bits, and answer everything in chunks.
+    pub const EXTENDED_HEADERS: u32 = 11;
 }
 
 /// Kinds of replies to an option.
@@ -107,6 +125,8 @@ pub mod option_reply {
     pub const ERR_SHUTDOWN: u32 = ERROR_BIT | 7;
     /// The option, or the answer to it, is too long.
     pub const ERR_TOO_BIG: u32 = ERROR_BIT | 9;
+    /// It goes with extended headers alone.
+    pub const ERR_EXT_HEADER_REQD: u32 = ERROR_BIT | 10;
 }
 
 /// Facts about an export, asked for and given with `INFO` and `GO`.
@@ -153,6 +173,8 @@ pub mod command_flag {
     pub const REQ_ONE: u16 = 1 << 3;
     /// `WRITE_ZEROES`: fail rather than be as slow as a write.
     pub const FAST_ZERO: u16 = 1 << 4;
+    /// With extended headers: the length is that of a payload. Every `WRITE` has it then.
+    pub const PAYLOAD_LEN: u16 = 1 << 5;
 }
 
 /// Kinds and flags of chunks of a structured reply.
@@ -167,6 +189,8 @@ pub mod chunk {
     pub const OFFSET_HOLE: u16 = 2;
     /// Kind: a context and extents.
     pub const BLOCK_STATUS: u16 = 5;
+    /// Kind: a context, how many extents, and extents with lengths of 64 bits.
+    pub const BLOCK_STATUS_EXT: u16 = 6;
     /// Set in the kind of every error.
     pub const ERROR_BIT: u16 = 1 << 15;
     /// Kind: an error of the whole request.
@@ -315,6 +339,22 @@ RequestHeader, 28 {
     length: U32,
 });
 
+wire_struct!(/// A request where extended headers were agreed on, before its payload.
+ExtendedRequestHeader, 32 {
+    /// [`EXTENDED_REQUEST_MAGIC`].
+    magic: U32,
+    /// Of [`command_flag`].
+    flags: U16,
+    /// Of [`command`].
+    command: U16,
+    /// The client's name for it, returned in the reply.
+    cookie: U64,
+    /// In bytes from the start of the export.
+    offset: U64,
+    /// In bytes: of the payload, or of what the request is about.
+    length: U64,
+});
+
 wire_struct!(/// A simple reply; after a read without an error, the data follow.
 SimpleReply, 16 {
     /// [`SIMPLE_REPLY_MAGIC`].
@@ -339,28 +379,32 @@ ChunkHeader, 20 {
     length: U32,
 });
 
-wire_struct!(/// A chunk with data, before the data.
-DataChunk, 28 {
-    /// Of kind [`chunk::OFFSET_DATA`].
-    header: ChunkHeader,
-    /// Where the data stand in the export.
+wire_struct!(/// One chunk where extended headers were agreed on, before its payload.
+ExtendedChunkHeader, 32 {
+    /// [`EXTENDED_CHUNK_MAGIC`].
+    magic: U32,
+    /// [`chunk::DONE`] or none.
+    flags: U16,
+    /// Of [`chunk`].
+    kind: U16,
+    /// The request's.
+    cookie: U64,
+    /// The request's.
     offset: U64,
+    /// Bytes of payload that follow.
+    length: U64,
 });
 
-wire_struct!(/// A chunk that says where zeros are.
-HoleChunk, 32 {
-    /// Of kind [`chunk::OFFSET_HOLE`].
-    header: ChunkHeader,
+wire_struct!(/// The payload of a chunk of kind [`chunk::OFFSET_HOLE`].
+Hole, 12 {
     /// Where the zeros stand in the export.
     offset: U64,
     /// How many.
     bytes: U32,
 });
 
-wire_struct!(/// A chunk with an error, before its message.
-ErrorChunk, 26 {
-    /// Of kind [`chunk::ERROR`] or [`chunk::ERROR_OFFSET`].
-    header: ChunkHeader,
+wire_struct!(/// The payload of a chunk of kind [`chunk::ERROR`] or [`chunk::ERROR_OFFSET`], before its message.
+ErrorHead, 6 {
     /// Of [`ErrorCode`].
     error: U32,
     /// Bytes of text that follow; behind it, an [`chunk::ERROR_OFFSET`] has the offset.
@@ -373,6 +417,14 @@ ExtentDescriptor, 8 {
     length: U32,
     /// Of [`extent_flag`].
     flags: U32,
+});
+
+wire_struct!(/// One extent in a chunk of kind [`chunk::BLOCK_STATUS_EXT`].
+ExtendedExtentDescriptor, 16 {
+    /// In bytes, not 0.
+    length: U64,
+    /// Of [`extent_flag`].
+    flags: U64,
 });
 
 #[cfg(test)]

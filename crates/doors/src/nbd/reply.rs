@@ -1,9 +1,9 @@
 //! Replies, as bytes.
 
 use super::Output;
-use super::in_flight::Plan;
 use super::protocol::{
-    CHUNK_MAGIC, ChunkHeader, DataChunk, ErrorChunk, SIMPLE_REPLY_MAGIC, SimpleReply, chunk,
+    CHUNK_MAGIC, ChunkHeader, EXTENDED_CHUNK_MAGIC, ErrorHead, ExtendedChunkHeader, Framing,
+    SIMPLE_REPLY_MAGIC, SimpleReply, chunk,
 };
 use super::vocabulary::{Failure, ReadPart};
 use zerocopy::IntoBytes;
@@ -11,34 +11,84 @@ use zerocopy::IntoBytes;
 /// The longest message that goes with an error, in bytes.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
-/// A simple reply, with an error number or 0.
-pub(super) fn simple_reply(cookie: u64, error: u32) -> SimpleReply {
-    SimpleReply { magic: SIMPLE_REPLY_MAGIC.into(), error: error.into(), cookie: cookie.into() }
+/// What is answered, and how answers travel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answered {
+    /// The client's name for the request.
+    pub cookie: u64,
+    /// Where it starts in the export, in bytes.
+    pub offset: u64,
+    /// As it was agreed on.
+    pub framing: Framing,
 }
 
-/// The front of a chunk whose payload has `length` bytes.
-pub(super) fn chunk_header(cookie: u64, kind: u16, done: bool, length: usize) -> ChunkHeader {
-    ChunkHeader {
-        magic: CHUNK_MAGIC.into(),
-        flags: if done { chunk::DONE } else { 0 }.into(),
-        kind: kind.into(),
-        cookie: cookie.into(),
-        length: u32::try_from(length).expect("payloads of chunks are bounded by those of requests").into(),
+impl Answered {
+    /// A simple reply, with an error number or 0.
+    fn push_simple(self, error: u32, output: &mut impl Output) {
+        let magic = SIMPLE_REPLY_MAGIC.into();
+        output.inline(SimpleReply { magic, error: error.into(), cookie: self.cookie.into() }.as_bytes());
     }
-}
 
-/// What precedes the data of a chunk.
-pub(super) fn data_header(cookie: u64, offset: u64, length: u64, done: bool, output: &mut impl Output) {
-    let header = chunk_header(cookie, chunk::OFFSET_DATA, done, size_of::<u64>() + length as usize);
-    output.inline(DataChunk { header, offset: offset.into() }.as_bytes());
-}
+    /// The front of a chunk whose payload has `length` bytes.
+    pub fn push_chunk(self, kind: u16, done: bool, length: usize, output: &mut impl Output) {
+        let flags = if done { chunk::DONE } else { 0 }.into();
+        let (kind, cookie) = (kind.into(), self.cookie.into());
+        if self.framing == Framing::Extended {
+            let (magic, offset) = (EXTENDED_CHUNK_MAGIC.into(), self.offset.into());
+            let length = (length as u64).into();
+            let header = ExtendedChunkHeader { magic, flags, kind, cookie, offset, length };
+            return output.inline(header.as_bytes());
+        }
+        let length =
+            u32::try_from(length).expect("payloads of chunks are bounded by those of requests").into();
+        output.inline(ChunkHeader { magic: CHUNK_MAGIC.into(), flags, kind, cookie, length }.as_bytes());
+    }
 
-/// What precedes data that are answered in one go.
-pub(super) fn whole_header(plan: &Plan, output: &mut impl Output) {
-    if plan.structured {
-        data_header(plan.cookie, plan.offset, plan.length, true, output);
-    } else {
-        output.inline(simple_reply(plan.cookie, 0).as_bytes());
+    /// That it is done. A read is, if there was nothing to read.
+    pub fn push_done(self, is_read: bool, output: &mut impl Output) {
+        match self.framing {
+            Framing::Extended => self.push_chunk(chunk::NONE, true, 0, output),
+            Framing::Structured if is_read => self.push_chunk(chunk::NONE, true, 0, output),
+            Framing::Structured | Framing::Simple => self.push_simple(0, output),
+        }
+    }
+
+    /// What precedes `length` bytes of data that stand at `offset`.
+    pub fn push_data_head(self, offset: u64, length: u64, done: bool, output: &mut impl Output) {
+        self.push_chunk(chunk::OFFSET_DATA, done, size_of::<u64>() + length as usize, output);
+        output.inline(&offset.to_be_bytes());
+    }
+
+    /// What precedes all of its data, answered in one go.
+    pub fn push_whole_head(self, length: u64, output: &mut impl Output) {
+        match self.framing {
+            Framing::Simple => self.push_simple(0, output),
+            Framing::Structured | Framing::Extended => self.push_data_head(self.offset, length, true, output),
+        }
+    }
+
+    /// The whole reply, if it failed.
+    pub fn push_failure(self, failure: &Failure, output: &mut impl Output) {
+        let error = failure.code.to_wire();
+        if self.framing == Framing::Simple {
+            return self.push_simple(error, output);
+        }
+        let mut end = failure.message.len().min(MESSAGE_BYTES_MAX);
+        while !failure.message.is_char_boundary(end) {
+            end -= 1;
+        }
+        let message = &failure.message.as_bytes()[..end];
+        let (kind, offset_bytes) = match failure.offset {
+            Some(_) => (chunk::ERROR_OFFSET, size_of::<u64>()),
+            None => (chunk::ERROR, 0),
+        };
+        self.push_chunk(kind, true, size_of::<ErrorHead>() + message.len() + offset_bytes, output);
+        let message_bytes = (message.len() as u16).into();
+        output.inline(ErrorHead { error: error.into(), message_bytes }.as_bytes());
+        output.inline(message);
+        if let Some(offset) = failure.offset {
+            output.inline(&offset.to_be_bytes());
+        }
     }
 }
 
@@ -58,30 +108,5 @@ pub(super) fn push_zeros(mut count: usize, output: &mut impl Output) {
         let now = count.min(ZEROS.len());
         output.inline(&ZEROS[..now]);
         count -= now;
-    }
-}
-
-/// The whole reply to a request that failed.
-pub(super) fn push_failure(cookie: u64, structured: bool, failure: &Failure, output: &mut impl Output) {
-    let error = failure.code.to_wire();
-    if !structured {
-        return output.inline(simple_reply(cookie, error).as_bytes());
-    }
-    let mut end = failure.message.len().min(MESSAGE_BYTES_MAX);
-    while !failure.message.is_char_boundary(end) {
-        end -= 1;
-    }
-    let message = &failure.message.as_bytes()[..end];
-    let (kind, offset_bytes) = match failure.offset {
-        Some(_) => (chunk::ERROR_OFFSET, size_of::<u64>()),
-        None => (chunk::ERROR, 0),
-    };
-    let length = size_of::<u32>() + size_of::<u16>() + message.len() + offset_bytes;
-    let header = chunk_header(cookie, kind, true, length);
-    let message_bytes = (message.len() as u16).into();
-    output.inline(ErrorChunk { header, error: error.into(), message_bytes }.as_bytes());
-    output.inline(message);
-    if let Some(offset) = failure.offset {
-        output.inline(&offset.to_be_bytes());
     }
 }

@@ -15,12 +15,11 @@ use super::exports::Exports;
 use super::in_flight::{Answer, Held, InFlight, PieceId, Plan};
 use super::negotiation::{ALLOCATION_CONTEXT_ID, Negotiation, Session, Step};
 use super::protocol::{
-    ErrorCode, ExtentDescriptor, HoleChunk, OptionHeader, REQUEST_BYTES_MAX, REQUEST_MAGIC, RequestHeader,
-    chunk, command, command_flag as flag,
+    EXTENDED_REQUEST_MAGIC, ErrorCode, ExtendedExtentDescriptor, ExtendedRequestHeader, ExtentDescriptor,
+    Framing, Hole, OptionHeader, REQUEST_BYTES_MAX, REQUEST_MAGIC, RequestHeader, chunk, command,
+    command_flag as flag,
 };
-use super::reply::{
-    chunk_header, data_header, push_failure, push_part, push_zeros, simple_reply, whole_header,
-};
+use super::reply::{Answered, push_part, push_zeros};
 use super::terms::Terms;
 use super::vocabulary::{Closed, Extent, Failure, Limits, Operation, ReadPart, Request, Waiting};
 use zerocopy::{FromBytes, IntoBytes};
@@ -30,7 +29,7 @@ pub const BLOCK_BYTES_PREFERRED: u32 = 4096;
 /// The longest read that is answered in one chunk on demand (flag `DF`), in bytes.
 pub const UNFRAGMENTED_BYTES_MAX: u32 = 1 << 20;
 /// The longest payload of a refused write that is skipped; a longer one ends the connection.
-const DISCARD_BYTES_MAX: u32 = 2 * REQUEST_BYTES_MAX;
+const DISCARD_BYTES_MAX: u64 = 2 * REQUEST_BYTES_MAX as u64;
 /// The most extents in one answer to a block status request.
 const EXTENTS_MAX: usize = 2048;
 /// What a piece without data counts against the bytes in flight at most, whatever it covers.
@@ -42,11 +41,66 @@ enum Next {
     /// A request.
     Header,
     /// Pieces of the request in `slot`, from number `piece` on. No payload is awaited.
-    Issue { slot: u16, piece: u16, work: Work },
+    Issue { slot: u16, piece: u32, work: Work },
     /// The payload of the write in `slot`, from piece number `piece` on.
-    Payload { slot: u16, piece: u16, durable: bool },
+    Payload { slot: u16, piece: u32, durable: bool },
     /// Payload that nobody wants; then the failed write in `slot` can be answered, if it was not yet.
     Discard { remaining: u64, slot: Option<u16> },
+}
+
+/// A request's header, however it came.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    flags: u16,
+    command: u16,
+    cookie: u64,
+    offset: u64,
+    length: u64,
+}
+
+impl Asked {
+    /// Reads one, or says how many bytes it has.
+    fn read(bytes: &[u8], framing: Framing) -> Result<(Asked, usize), Unread> {
+        match framing {
+            Framing::Simple | Framing::Structured => {
+                let size = size_of::<RequestHeader>();
+                let (header, _) = RequestHeader::ref_from_prefix(bytes).map_err(|_| Unread::Short(size))?;
+                if header.magic != REQUEST_MAGIC {
+                    return Err(Unread::Magic(header.magic.get()));
+                }
+                let RequestHeader { flags, command, cookie, offset, length, .. } = header;
+                let (flags, command) = (flags.get(), command.get());
+                let (cookie, offset, length) = (cookie.get(), offset.get(), u64::from(length.get()));
+                Ok((Asked { flags, command, cookie, offset, length }, size))
+            }
+            Framing::Extended => {
+                let size = size_of::<ExtendedRequestHeader>();
+                let (header, _) =
+                    ExtendedRequestHeader::ref_from_prefix(bytes).map_err(|_| Unread::Short(size))?;
+                if header.magic != EXTENDED_REQUEST_MAGIC {
+                    return Err(Unread::Magic(header.magic.get()));
+                }
+                let ExtendedRequestHeader { flags, command, cookie, offset, length, .. } = header;
+                let (flags, command) = (flags.get(), command.get());
+                let (cookie, offset, length) = (cookie.get(), offset.get(), length.get());
+                Ok((Asked { flags, command, cookie, offset, length }, size))
+            }
+        }
+    }
+
+    /// Bytes that follow it.
+    fn payload_bytes(&self, framing: Framing) -> u64 {
+        let is_told = framing == Framing::Extended && self.flags & flag::PAYLOAD_LEN != 0;
+        if is_told || self.command == command::WRITE { self.length } else { 0 }
+    }
+}
+
+/// Why there is no header.
+enum Unread {
+    /// It has so many bytes.
+    Short(usize),
+    /// It begins otherwise.
+    Magic(u32),
 }
 
 /// What pieces without payload are to do.
@@ -103,7 +157,7 @@ pub struct Connection {
     in_flight: InFlight,
     bytes_in_flight: u64,
     shutting_down: bool,
-    extents: Vec<ExtentDescriptor>,
+    extents: Vec<(u64, u32)>,
 }
 
 impl Connection {
@@ -269,11 +323,11 @@ impl Connection {
             _ if !open => return,
             Answer::Chunks => {
                 let done = entry.is_complete() && entry.failure.is_none();
-                data_header(plan.cookie, offset, length, done, output);
+                plan.answered.push_data_head(offset, length, done, output);
                 parts.for_each(|part| push_part(part, output));
             }
             Answer::Whole if entry.pieces() == 1 => {
-                whole_header(&plan, output);
+                plan.answered.push_whole_head(plan.length, output);
                 parts.for_each(|part| push_part(part, output));
             }
             Answer::Whole => {
@@ -295,14 +349,15 @@ impl Connection {
         let open = self.closed().is_none();
         let entry = self.in_flight.entry_mut(id.slot);
         let (offset, length) = entry.piece(id.index);
-        let alone = entry.plan.structured && entry.plan.answer == Answer::Whole && entry.pieces() == 1;
+        let is_structured = entry.plan.answered.framing > Framing::Simple;
+        let alone = is_structured && entry.plan.answer == Answer::Whole && entry.pieces() == 1;
         if !open || !(alone || entry.plan.answer == Answer::Chunks) {
             return self.complete_read(id, [ReadPart::Zeros(length as usize)], output);
         }
         let entry = self.in_flight.take_back(id);
         let done = entry.is_complete() && entry.failure.is_none();
-        let header = chunk_header(entry.plan.cookie, chunk::OFFSET_HOLE, done, 12);
-        let hole = HoleChunk { header, offset: offset.into(), bytes: (length as u32).into() };
+        let hole = Hole { offset: offset.into(), bytes: (length as u32).into() };
+        entry.plan.answered.push_chunk(chunk::OFFSET_HOLE, done, size_of::<Hole>(), output);
         output.inline(hole.as_bytes());
         self.settle(id, output);
     }
@@ -341,23 +396,19 @@ impl Connection {
         let mut remaining = entry.plan.length;
         self.extents.clear();
         for extent in extents {
-            let length = extent.length.min(remaining) as u32;
-            remaining -= u64::from(length);
+            let length = extent.length.min(remaining);
+            remaining -= length;
             let flags = extent.flags();
             let count = self.extents.len();
             match self.extents.last_mut() {
                 _ if length == 0 => {}
-                Some(last) if last.flags == flags => last.length += length,
+                Some((last_length, last_flags)) if *last_flags == flags => *last_length += length,
                 _ if count == descriptors_max => break,
-                _ => self.extents.push(ExtentDescriptor { length: length.into(), flags: flags.into() }),
+                _ => self.extents.push((length, flags)),
             }
         }
         assert!(!self.extents.is_empty(), "a range has at least one extent");
-        let descriptors = self.extents.as_bytes();
-        let length = size_of::<u32>() + descriptors.len();
-        output.inline(chunk_header(entry.plan.cookie, chunk::BLOCK_STATUS, true, length).as_bytes());
-        output.inline(&ALLOCATION_CONTEXT_ID.to_be_bytes());
-        output.inline(descriptors);
+        push_extents(entry.plan.answered, &self.extents, output);
         self.settle(id, output);
     }
 
@@ -411,23 +462,21 @@ impl Connection {
     }
 
     fn header(&mut self, session: Session, bytes: &[u8], output: &mut impl Output) -> Progress {
-        let Ok((header, _)) = RequestHeader::ref_from_prefix(bytes) else {
-            return Progress::Wait(Waiting::Bytes(size_of::<RequestHeader>()));
+        let (asked, size) = match Asked::read(bytes, session.framing) {
+            Ok(read) => read,
+            Err(Unread::Short(size)) => return Progress::Wait(Waiting::Bytes(size)),
+            Err(Unread::Magic(magic)) => {
+                self.phase = Phase::Closed(Closed::RequestMagic(magic));
+                return Progress::Consumed(0);
+            }
         };
-        if header.magic != REQUEST_MAGIC {
-            self.phase = Phase::Closed(Closed::RequestMagic(header.magic.get()));
-            return Progress::Consumed(0);
-        }
         if self.in_flight.count() >= usize::from(self.limits.requests_in_flight_max) {
             return Progress::Wait(Waiting::Completion);
         }
-        let next = match self.judge(session, header) {
+        let answered = Answered { cookie: asked.cookie, offset: asked.offset, framing: session.framing };
+        let next = match self.judge(session, &asked, answered) {
             Ok(Verdict::Nothing) => {
-                if session.structured && header.command == command::READ {
-                    output.inline(chunk_header(header.cookie.get(), chunk::NONE, true, 0).as_bytes());
-                } else {
-                    output.inline(simple_reply(header.cookie.get(), 0).as_bytes());
-                }
+                answered.push_done(asked.command == command::READ, output);
                 Next::Header
             }
             Ok(Verdict::Issue(plan, work)) => {
@@ -439,30 +488,30 @@ impl Connection {
             Ok(Verdict::Disconnect) => {
                 self.phase = Phase::Finishing;
                 self.finish_if_idle();
-                return Progress::Consumed(size_of::<RequestHeader>());
+                return Progress::Consumed(size);
             }
             Err(failure) => {
-                let payload = if header.command == command::WRITE { header.length.get() } else { 0 };
+                let payload = asked.payload_bytes(session.framing);
                 if payload > DISCARD_BYTES_MAX {
                     self.phase = Phase::Closed(Closed::PayloadLength(payload));
                     return Progress::Consumed(0);
                 }
-                push_failure(header.cookie.get(), session.structured, &failure, output);
+                answered.push_failure(&failure, output);
                 match payload {
                     0 => Next::Header,
-                    _ => Next::Discard { remaining: u64::from(payload), slot: None },
+                    _ => Next::Discard { remaining: payload, slot: None },
                 }
             }
         };
         self.phase = Phase::Transmitting(session, next);
-        Progress::Consumed(size_of::<RequestHeader>())
+        Progress::Consumed(size)
     }
 
     /// Checks a request against the protocol, the export and what was agreed on.
-    fn judge(&self, session: Session, header: &RequestHeader) -> Result<Verdict, Failure> {
+    fn judge(&self, session: Session, asked: &Asked, answered: Answered) -> Result<Verdict, Failure> {
         let export = &self.exports.all()[session.export];
-        let (code, flags) = (header.command.get(), header.flags.get());
-        let (offset, length) = (header.offset.get(), header.length.get());
+        let Asked { flags, command: code, offset, length, .. } = *asked;
+        let is_structured = session.framing > Framing::Simple;
         let invalid = |text: String| Err(Failure::new(ErrorCode::Invalid, text));
         if code == command::DISCONNECT {
             return Ok(Verdict::Disconnect);
@@ -471,7 +520,8 @@ impl Connection {
             return Err(Failure::new(ErrorCode::Shutdown, "this server is shutting down"));
         }
         let flags_allowed = match code {
-            command::READ if session.structured => flag::FUA | flag::DF,
+            command::READ if is_structured => flag::FUA | flag::DF,
+            command::WRITE if session.framing == Framing::Extended => flag::FUA | flag::PAYLOAD_LEN,
             command::READ | command::WRITE | command::FLUSH | command::TRIM | command::CACHE => flag::FUA,
             command::WRITE_ZEROES => flag::FUA | flag::NO_HOLE | flag::FAST_ZERO,
             command::BLOCK_STATUS => flag::FUA | flag::REQ_ONE,
@@ -495,7 +545,7 @@ impl Connection {
             let text = format!("export {:?} is read-only", export.name());
             return Err(Failure::new(ErrorCode::NotPermitted, text));
         }
-        if matches!(code, command::READ | command::WRITE) && length > REQUEST_BYTES_MAX {
+        if matches!(code, command::READ | command::WRITE) && length > u64::from(REQUEST_BYTES_MAX) {
             return invalid(format!(
                 "{length} bytes in one request are more than the {REQUEST_BYTES_MAX} offered"
             ));
@@ -505,7 +555,7 @@ impl Connection {
                 "block status needs the context base:allocation, and a range that is not empty".into(),
             );
         }
-        if offset.checked_add(u64::from(length)).is_none_or(|end| end > export.bytes()) {
+        if offset.checked_add(length).is_none_or(|end| end > export.bytes()) {
             let grows = matches!(code, command::WRITE | command::WRITE_ZEROES);
             let code = if grows { ErrorCode::NoSpace } else { ErrorCode::Invalid };
             let size = export.bytes();
@@ -514,7 +564,7 @@ impl Connection {
             return Err(Failure::new(code, text));
         }
         let unfragmented = flags & flag::DF != 0;
-        if unfragmented && length > UNFRAGMENTED_BYTES_MAX {
+        if unfragmented && length > u64::from(UNFRAGMENTED_BYTES_MAX) {
             let text =
                 format!("at most {UNFRAGMENTED_BYTES_MAX} bytes are read without fragments, not {length}");
             return Err(Failure::new(ErrorCode::Overflow, text));
@@ -524,18 +574,15 @@ impl Connection {
             return Ok(Verdict::Nothing);
         }
         let mut plan = Plan {
-            cookie: header.cookie.get(),
-            offset,
-            length: u64::from(length),
+            answered,
+            length,
             answer: Answer::Acknowledgement,
-            structured: session.structured,
             piece_bytes: base::OBJECT_BYTES,
             charge_bytes_max: CHARGE_WITHOUT_DATA_BYTES,
         };
         Ok(match code {
             command::READ => {
-                plan.answer =
-                    if session.structured && !unfragmented { Answer::Chunks } else { Answer::Whole };
+                plan.answer = if is_structured && !unfragmented { Answer::Chunks } else { Answer::Whole };
                 plan.piece_bytes = u64::from(self.limits.read_piece_bytes);
                 plan.charge_bytes_max = u64::MAX;
                 Verdict::Issue(plan, Work::Read)
@@ -564,7 +611,7 @@ impl Connection {
         &mut self,
         session: Session,
         slot: u16,
-        piece: u16,
+        piece: u32,
         work: Work,
         requests: &mut Vec<Request>,
         output: &mut impl Output,
@@ -606,7 +653,7 @@ impl Connection {
         &mut self,
         session: Session,
         slot: u16,
-        piece: u16,
+        piece: u32,
         durable: bool,
         available: usize,
         base: usize,
@@ -615,7 +662,7 @@ impl Connection {
         let entry = self.in_flight.entry_mut(slot);
         let (offset, length) = entry.piece(piece);
         if entry.failure.is_some() {
-            let remaining = entry.plan.offset + entry.plan.length - offset;
+            let remaining = entry.plan.answered.offset + entry.plan.length - offset;
             self.phase = Phase::Transmitting(session, Next::Discard { remaining, slot: Some(slot) });
             return Progress::Consumed(0);
         }
@@ -643,7 +690,7 @@ impl Connection {
         &mut self,
         session: Session,
         slot: u16,
-        piece: u16,
+        piece: u32,
         operation: Operation,
         requests: &mut Vec<Request>,
     ) -> bool {
@@ -685,11 +732,11 @@ impl Connection {
                 // The protocol knows places of errors for reads above all; some clients refuse others.
                 failure.offset = None;
             }
-            push_failure(plan.cookie, plan.structured, failure, output);
+            plan.answered.push_failure(failure, output);
         } else if plan.answer == Answer::Acknowledgement {
-            output.inline(simple_reply(plan.cookie, 0).as_bytes());
+            plan.answered.push_done(false, output);
         } else if plan.answer == Answer::Whole && entry.pieces() > 1 {
-            whole_header(&plan, output);
+            plan.answered.push_whole_head(plan.length, output);
             entry.held.sort_unstable_by_key(|(piece, ordinal, _)| (*piece, *ordinal));
             for (_, _, held) in entry.held.drain(..) {
                 match held {
@@ -708,5 +755,29 @@ impl Connection {
         if matches!(self.phase, Phase::Finishing) && self.in_flight.count() == 0 {
             self.phase = Phase::Closed(Closed::Disconnected);
         }
+    }
+}
+
+/// The answer to a block status request: lengths and flags.
+fn push_extents(answered: Answered, extents: &[(u64, u32)], output: &mut impl Output) {
+    let context = ALLOCATION_CONTEXT_ID.to_be_bytes();
+    if answered.framing == Framing::Extended {
+        let bytes = 2 * context.len() + extents.len() * size_of::<ExtendedExtentDescriptor>();
+        answered.push_chunk(chunk::BLOCK_STATUS_EXT, true, bytes, output);
+        output.inline(&context);
+        output.inline(&(extents.len() as u32).to_be_bytes());
+        for (length, flags) in extents {
+            let flags = u64::from(*flags).into();
+            output.inline(ExtendedExtentDescriptor { length: (*length).into(), flags }.as_bytes());
+        }
+        return;
+    }
+    let bytes = context.len() + extents.len() * size_of::<ExtentDescriptor>();
+    answered.push_chunk(chunk::BLOCK_STATUS, true, bytes, output);
+    output.inline(&context);
+    for (length, flags) in extents {
+        // Such a request has a length of 32 bits, and its extents lie within it.
+        let length = (*length as u32).into();
+        output.inline(ExtentDescriptor { length, flags: (*flags).into() }.as_bytes());
     }
 }

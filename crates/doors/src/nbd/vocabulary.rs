@@ -84,7 +84,7 @@ pub enum Operation {
     Extents {
         /// Where it starts.
         offset: u64,
-        /// Up to 4 GiB.
+        /// Up to the end of the export.
         length: u64,
         /// Whether one extent is enough.
         first_only: bool,
@@ -186,11 +186,13 @@ pub enum Closed {
     #[error("the client asked for export {0:?}, which is not served here")]
     ExportUnknown(String),
     /// No NBD client, or one that lost its place.
-    #[error("a request began with {0:#010x} instead of 0x25609513; the client lost its place in the stream")]
+    #[error(
+        "a request began with {0:#010x}, as none does in what was agreed on; the client lost its place in the stream"
+    )]
     RequestMagic(u32),
     /// Too much to skip.
-    #[error("a write announced {0} bytes, far more than the 32 MiB that were offered")]
-    PayloadLength(u32),
+    #[error("a request announced {0} bytes of payload, far more than the 32 MiB that were offered")]
+    PayloadLength(u64),
 }
 
 impl Closed {

@@ -24,6 +24,11 @@ const HANDSHAKE: &[u8] = b"\0\0\0\x03\
     IHAVEOPT\0\0\0\x08\0\0\0\0\
     IHAVEOPT\0\0\0\x0a\0\0\0\x1c\0\0\0\x01a\0\0\0\x01\0\0\0\x0fbase:allocation\
     IHAVEOPT\0\0\0\x07\0\0\0\x07\0\0\0\x01a\0\0";
+/// The same with extended headers.
+const EXTENDED_HANDSHAKE: &[u8] = b"\0\0\0\x03\
+    IHAVEOPT\0\0\0\x0b\0\0\0\0\
+    IHAVEOPT\0\0\0\x0a\0\0\0\x1c\0\0\0\x01a\0\0\0\x01\0\0\0\x0fbase:allocation\
+    IHAVEOPT\0\0\0\x07\0\0\0\x07\0\0\0\x01a\0\0";
 /// A write of 16 bytes.
 const WRITE: &[u8] = b"\x25\x60\x95\x13\0\0\0\x01cookie!!\0\0\0\0\0\0\x10\0\0\0\0\x10sixteen bytes...";
 
@@ -44,11 +49,15 @@ pub(super) fn run(input: &[u8], seen: &mut Outcomes) {
     let mut inbox = Vec::new();
     let mut pending: Vec<Request> = Vec::new();
     let mut script = Script::new(input);
+    let mut is_extended = false;
     while let Some(step) = script.step() {
         match step % 8 {
             0..=5 if inbox.len() >= INBOX_BYTES_MAX => {}
             // The front door.
-            0 => inbox.extend_from_slice(HANDSHAKE),
+            0 => {
+                is_extended = step & 8 != 0;
+                inbox.extend_from_slice(if is_extended { EXTENDED_HANDSHAKE } else { HANDSHAKE });
+            }
             // Bytes as they are.
             1 | 2 => {
                 let count = usize::from(script.byte());
@@ -56,11 +65,15 @@ pub(super) fn run(input: &[u8], seen: &mut Outcomes) {
             }
             // A request with the right magic number and small numbers.
             3..=5 => {
-                inbox.extend_from_slice(&0x2560_9513u32.to_be_bytes());
-                inbox.extend_from_slice(&[0, script.byte() & 0x1f, 0, script.byte() % 9]);
+                let magic = if is_extended { 0x21e4_1c71u32 } else { 0x2560_9513 };
+                inbox.extend_from_slice(&magic.to_be_bytes());
+                inbox.extend_from_slice(&[0, script.byte() & 0x3f, 0, script.byte() % 9]);
                 inbox.extend_from_slice(&[script.byte(); 8]);
                 inbox.extend_from_slice(&[0, 0, 0, 0, 0, script.byte() & 0x1f, script.byte(), script.byte()]);
                 let length = [0, script.byte() & 3, script.byte(), script.byte()];
+                if is_extended {
+                    inbox.extend_from_slice(&[0; 4]);
+                }
                 inbox.extend_from_slice(&length);
                 if step & 0x80 != 0 {
                     inbox.resize(inbox.len() + u32::from_be_bytes(length) as usize, step);
@@ -158,7 +171,7 @@ fn haggled(option: u8, data: &[u8]) -> Vec<u8> {
 pub(super) fn examples() -> Vec<Vec<u8>> {
     let mut examples = vec![said(HANDSHAKE), [&[0][..], &said(WRITE)].concat()];
     // All that can be haggled over, about an export that there is.
-    for option in [2, 3, 5, 8] {
+    for option in [2, 3, 5, 8, 11] {
         examples.push(haggled(option, b""));
     }
     examples.extend([b"a", b"x"].map(|name| haggled(1, name)));
@@ -166,9 +179,9 @@ pub(super) fn examples() -> Vec<Vec<u8>> {
     examples.extend([9, 10].map(|option| haggled(option, b"\0\0\0\x01a\0\0\0\0")));
     // Requests and answers in any order.
     let mut random = Random::new(1);
-    for _ in 0..16 {
+    for door in [0, 8].repeat(8) {
         let steps = (0..120).map(|_| random.next_u64() as u8);
-        examples.push([0].into_iter().chain(steps).collect());
+        examples.push([door].into_iter().chain(steps).collect());
     }
     examples
 }

@@ -13,7 +13,7 @@ use doors::nbd::protocol::{
     OptionReplyHeader, RequestHeader, SIMPLE_REPLY_MAGIC, SimpleReply, chunk, command, information, option,
     option_reply, transmission_flag,
 };
-use doors::nbd::{Client, ClientError, ClientEvent};
+use doors::nbd::{Client, ClientError, ClientEvent, Framing};
 use sim::random::Random;
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -31,7 +31,7 @@ const GREETING: &[u8] = b"NBDMAGICIHAVEOPT\0\x03";
 /// What the reasons say for which a server is found to break the protocol, each in its words.
 const BROKEN: [&str; 17] = [
     "is no reply to an option",
-    "structured replies were answered",
+    "a framing was answered",
     ", not asked for",
     "the size of the export has",
     "the block size has",
@@ -103,7 +103,8 @@ impl Asked {
 pub(super) fn run(input: &[u8], seen: &mut Outcomes) {
     let mut script = Script::new(input);
     let is_structured = script.byte().is_multiple_of(2);
-    let mut client = Client::new("a", is_structured);
+    let wanted = if is_structured { Framing::Structured } else { Framing::Simple };
+    let mut client = Client::new("a", wanted);
     let (mut inbox, mut sent): (Vec<u8>, Vec<u8>) = (Vec::new(), Vec::new());
     let (mut events, mut asked, mut tokens) = (Vec::new(), Vec::<Asked>::new(), 0);
     let mut is_told = true;
@@ -155,8 +156,8 @@ fn ask(client: &mut Client, token: u64, step: u8, script: &mut Script<'_>, sent:
             let buffer = WRITTEN.with(Buffer::clone);
             client.write(token, offset, buffer, 0..length as usize, is_flagged, sent);
         }
-        5 => client.write_zeroes(token, offset, length_asked, is_flagged, sent),
-        6 => client.trim(token, offset, length_asked, sent),
+        5 => client.write_zeroes(token, offset, length, is_flagged, sent),
+        6 => client.trim(token, offset, length, sent),
         _ => client.flush(token, sent),
     }
     let (header, _) = RequestHeader::read_from_prefix(sent).expect("a request begins with its header");
@@ -171,7 +172,7 @@ fn check(event: &ClientEvent, consumed: &[u8], asked: &mut Vec<Asked>, is_told: 
     let place = |token: &u64| asked.iter().position(|one| one.token == *token);
     match event {
         ClientEvent::Connected(info) => {
-            seen.note("connected", if info.structured { "structured" } else { "simple" });
+            seen.note("connected", if info.framing == Framing::Structured { "structured" } else { "simple" });
         }
         ClientEvent::Data { token, offset, data } => {
             let bytes = consumed.get(data.clone()).expect("data are consumed as they are handed out");

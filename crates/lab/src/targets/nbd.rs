@@ -4,7 +4,7 @@
 
 use crate::engine::{Completion, Kind, Operation, Target, TargetError};
 use base::Buffer;
-use doors::nbd::{Client, ClientEvent, ExportInfo, Failure, NbdAddress, NbdUri, Output};
+use doors::nbd::{Client, ClientEvent, ExportInfo, Failure, Framing, NbdAddress, NbdUri, Output};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::socket::{MsgFlags, recv};
@@ -152,12 +152,12 @@ impl NbdTarget {
             request_bytes_min: 1,
             request_bytes_preferred: 4096,
             request_bytes_max: 0,
-            structured: false,
+            framing: Framing::Simple,
         };
         let mut target = NbdTarget {
             name: uri.to_owned(),
             stream,
-            client: Client::new(parsed.export, true),
+            client: Client::new(parsed.export, Framing::Structured),
             info: unknown,
             outbox: Outbox::default(),
             inbox: vec![0; INBOX_BYTES],

@@ -1,7 +1,7 @@
 //! The gateway with real sockets, our own NBD client, and, where they are installed, other people's.
 
 use super::*;
-use crate::nbd::{Client, ClientEvent};
+use crate::nbd::{Client, ClientEvent, Framing};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -130,7 +130,7 @@ impl TestClient {
         stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut client = TestClient {
             stream,
-            client: Client::new(export, true),
+            client: Client::new(export, Framing::Structured),
             outbox: Vec::new(),
             inbox: Vec::new(),
             read: Vec::new(),

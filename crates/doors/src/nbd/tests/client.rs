@@ -1,7 +1,6 @@
 //! The client before servers that are old, mean or broken.
 
 use super::*;
-use proptest::prelude::*;
 
 /// What comes of a client that gets these bytes.
 fn meet(client: &mut Client, bytes: &[u8]) -> (Vec<ClientEvent>, Vec<u8>) {
@@ -11,8 +10,8 @@ fn meet(client: &mut Client, bytes: &[u8]) -> (Vec<ClientEvent>, Vec<u8>) {
 }
 
 /// A client that got the export, and has a read of 10 bytes at 100 in flight.
-fn reading(structured: bool) -> Client {
-    let mut client = Client::new("demo", structured);
+fn reading(framing: Framing) -> Client {
+    let mut client = Client::new("demo", framing);
     let mut server = Server::new(Limits::default());
     for _ in 0..4 {
         let (_, sent) = meet(&mut client, &server.take_sent());
@@ -21,36 +20,36 @@ fn reading(structured: bool) -> Client {
     assert!(client.is_ready());
     let mut sent = Vec::new();
     client.read(77, 100, 10, &mut sent);
-    assert_eq!(sent, read(COOKIE, 100, 10));
+    assert_eq!(sent, request_in(framing, command::READ, 0, COOKIE, 100, 10));
     client
 }
 
 /// The client's name for its first request.
 const COOKIE: u64 = 1 << 32;
 
-fn broken_by(structured: bool, reply: &[u8]) -> String {
-    let mut client = reading(structured);
+fn broken_by(framing: Framing, reply: &[u8]) -> String {
+    let mut client = reading(framing);
     meet(&mut client, reply);
     client.closed().expect("it is over").to_string()
 }
 
 #[test]
 fn the_client_opens_with_flags_and_asks_one_thing_after_the_other() {
-    let mut client = Client::new("demo", true);
+    let mut client = Client::new("demo", Framing::Structured);
     let (_, sent) = meet(&mut client, b"NBDMAGICIHAVEOPT\0\x03");
     assert_eq!(sent, flags_and(&[&option_bytes(option::STRUCTURED_REPLY, &[])]));
-    let mut client = Client::new("demo", false);
+    let mut client = Client::new("demo", Framing::Simple);
     let (_, sent) = meet(&mut client, b"NBDMAGICIHAVEOPT\0\x03");
     assert_eq!(sent, flags_and(&[&option_bytes(option::GO, &info_data("demo", &[3]))]));
 }
 
 #[test]
 fn a_server_of_another_kind_or_age_is_named() {
-    let mut client = Client::new("", true);
+    let mut client = Client::new("", Framing::Structured);
     meet(&mut client, b"SSH-2.0-OpenSSH_9.9p1\r\n");
     assert!(matches!(client.closed(), Some(ClientError::NotNbd(_))));
     for old in [&b"NBDMAGIC\0\x00\x42\x02\x81\x86\x12\x53\0\0"[..], b"NBDMAGICIHAVEOPT\0\x02"] {
-        let mut client = Client::new("", true);
+        let mut client = Client::new("", Framing::Structured);
         meet(&mut client, old);
         assert_eq!(client.closed(), Some(&ClientError::TooOld));
     }
@@ -58,7 +57,7 @@ fn a_server_of_another_kind_or_age_is_named() {
 
 #[test]
 fn a_refusal_carries_the_servers_words() {
-    let mut client = Client::new("nonsense", true);
+    let mut client = Client::new("nonsense", Framing::Structured);
     let mut server = Server::new(Limits::default());
     for _ in 0..4 {
         let (_, sent) = meet(&mut client, &server.take_sent());
@@ -70,19 +69,32 @@ fn a_refusal_carries_the_servers_words() {
 
 #[test]
 fn replies_that_make_no_sense_end_the_connection() {
-    assert!(broken_by(true, b"rubbish.........").contains("a reply began with 0x72756262"));
-    assert!(broken_by(true, &simple(0, COOKIE)).contains("without a chunk"));
-    assert!(broken_by(false, &data_chunk(true, COOKIE, 100, &[0; 10])).contains("not agreed on"));
-    assert!(broken_by(true, &simple(0, 99)).contains("which was not sent"));
-    assert!(broken_by(true, &chunk_bytes(true, 0, COOKIE + 1, &[])).contains("which was not sent"));
-    assert!(broken_by(true, &chunk_bytes(true, 0, COOKIE, &[])).contains("10 bytes of a read never came"));
-    assert!(broken_by(true, &chunk_bytes(false, 0, COOKIE, &[])).contains("makes no sense"));
-    assert!(broken_by(true, &chunk_bytes(true, 5, COOKIE, &[0; 12])).contains("makes no sense"));
-    assert!(broken_by(true, &chunk_bytes(true, 2, COOKIE, &[0; 11])).contains("makes no sense"));
-    assert!(broken_by(true, &chunk_bytes(true, 0x8001, COOKIE, &[0; 5])).contains("makes no sense"));
+    assert!(broken_by(Framing::Structured, b"rubbish.........").contains("a reply began with 0x72756262"));
+    assert!(broken_by(Framing::Structured, &simple(0, COOKIE)).contains("without a chunk"));
+    assert!(broken_by(Framing::Simple, &data_chunk(true, COOKIE, 100, &[0; 10])).contains("not agreed on"));
+    assert!(broken_by(Framing::Structured, &simple(0, 99)).contains("which was not sent"));
+    assert!(
+        broken_by(Framing::Structured, &chunk_bytes(true, 0, COOKIE + 1, &[])).contains("which was not sent")
+    );
+    assert!(
+        broken_by(Framing::Structured, &chunk_bytes(true, 0, COOKIE, &[]))
+            .contains("10 bytes of a read never came")
+    );
+    assert!(broken_by(Framing::Structured, &chunk_bytes(false, 0, COOKIE, &[])).contains("makes no sense"));
+    assert!(
+        broken_by(Framing::Structured, &chunk_bytes(true, 5, COOKIE, &[0; 12])).contains("makes no sense")
+    );
+    assert!(
+        broken_by(Framing::Structured, &chunk_bytes(true, 2, COOKIE, &[0; 11])).contains("makes no sense")
+    );
+    assert!(
+        broken_by(Framing::Structured, &chunk_bytes(true, 0x8001, COOKIE, &[0; 5]))
+            .contains("makes no sense")
+    );
     for (offset, length) in [(99, 1), (100, 11), (109, 2), (u64::MAX, 2)] {
         assert!(
-            broken_by(true, &data_chunk(true, COOKIE, offset, &vec![0; length])).contains("not asked for")
+            broken_by(Framing::Structured, &data_chunk(true, COOKIE, offset, &vec![0; length]))
+                .contains("not asked for")
         );
     }
 }
@@ -93,7 +105,7 @@ fn every_byte_of_a_read_comes_once_in_whatever_order() {
         let chunks = parts.iter().enumerate().map(|(number, (offset, length))| {
             data_chunk(number + 1 == parts.len(), COOKIE, *offset, &vec![7; *length])
         });
-        let mut client = reading(true);
+        let mut client = reading(Framing::Structured);
         let (events, _) = meet(&mut client, &chunks.collect::<Vec<_>>().concat());
         let is_done = events.last() == Some(&ClientEvent::Done { token: 77, result: Ok(()) });
         (is_done, client.closed().map(ClientError::to_string).unwrap_or_default())
@@ -110,7 +122,7 @@ fn every_byte_of_a_read_comes_once_in_whatever_order() {
 
 #[test]
 fn a_read_does_not_come_in_any_number_of_parts() {
-    let mut client = reading(true);
+    let mut client = reading(Framing::Structured);
     client.read(78, 1000, 200, &mut Vec::new());
     let every_other = (0..40).map(|number| data_chunk(false, COOKIE + 1, 1000 + 2 * number, &[7]));
     meet(&mut client, &every_other.collect::<Vec<_>>().concat());
@@ -120,7 +132,7 @@ fn a_read_does_not_come_in_any_number_of_parts() {
 
 #[test]
 fn a_request_is_answered_once() {
-    let mut client = reading(false);
+    let mut client = reading(Framing::Simple);
     let (events, _) = meet(&mut client, &[simple(0, COOKIE), vec![5; 10]].concat());
     let expected = [
         ClientEvent::Data { token: 77, offset: 100, data: 16..26 },
@@ -133,7 +145,7 @@ fn a_request_is_answered_once() {
 
 #[test]
 fn an_error_in_a_chunk_fails_its_request_only() {
-    let mut client = reading(true);
+    let mut client = reading(Framing::Structured);
     let payload = [&5u32.to_be_bytes()[..], &3u16.to_be_bytes(), b"bad", &104u64.to_be_bytes()].concat();
     let (events, _) = meet(&mut client, &chunk_bytes(true, 0x8002, COOKIE, &payload));
     let failure = Failure { code: ErrorCode::Io, offset: Some(104), message: "bad".into() };
@@ -146,25 +158,27 @@ proptest! {
 
     #[test]
     fn random_servers_harm_no_client(
-        start in 0..4u8,
+        start in 0..5u8,
         bytes in prop::collection::vec(any::<u8>(), 0..300),
         part_bytes in 1..100usize,
     ) {
         let mut client = match start {
-            0 => Client::new("demo", true),
+            0 => Client::new("demo", Framing::Structured),
             1 => {
-                let mut client = Client::new("demo", true);
+                let mut client = Client::new("demo", Framing::Structured);
                 meet(&mut client, b"NBDMAGICIHAVEOPT\0\x03");
                 client
             }
-            _ => reading(start == 2),
+            2 => reading(Framing::Structured),
+            3 => reading(Framing::Simple),
+            _ => reading(Framing::Extended),
         };
         feed_in_parts(&mut client, &bytes, part_bytes);
     }
 
     #[test]
     fn servers_that_are_nearly_right_harm_no_client(
-        structured: bool,
+        framing in framings(),
         kinds in prop::collection::vec((0..8u16, any::<bool>(), 95..112u64, 0..14usize), 0..6),
         flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
         part_bytes in 1..100usize,
@@ -172,6 +186,13 @@ proptest! {
         let mut bytes: Vec<u8> = kinds
             .into_iter()
             .flat_map(|(kind, done, offset, length)| match kind {
+                0 | 1 if framing == Framing::Extended => {
+                    let data = [&offset.to_be_bytes()[..], &vec![1; length]].concat();
+                    extended_chunk(done, protocol::chunk::OFFSET_DATA, COOKIE, 100, &data)
+                }
+                _ if framing == Framing::Extended => {
+                    extended_chunk(done, kind, COOKIE, 100, &vec![0; length])
+                }
                 0 => simple(u32::from(!done), COOKIE),
                 1 | 2 => data_chunk(done, COOKIE, offset, &vec![1; length]),
                 3 => chunk_bytes(done, 0x8001, COOKIE, &vec![0; length]),
@@ -184,7 +205,7 @@ proptest! {
                 bytes[at] ^= mask;
             }
         }
-        feed_in_parts(&mut reading(structured), &bytes, part_bytes);
+        feed_in_parts(&mut reading(framing), &bytes, part_bytes);
     }
 }
 

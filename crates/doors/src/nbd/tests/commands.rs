@@ -4,11 +4,11 @@ use super::*;
 use protocol::chunk;
 
 fn simple_server() -> Server {
-    Server::ready(small_pieces(), "demo", false)
+    Server::ready(small_pieces(), "demo", Framing::Simple)
 }
 
 fn structured_server() -> Server {
-    Server::ready(small_pieces(), "demo", true)
+    Server::ready(small_pieces(), "demo", Framing::Structured)
 }
 
 /// The operations asked for, in order.
@@ -98,7 +98,7 @@ fn zeros_travel_as_holes_where_the_client_knows_them() {
 
 #[test]
 fn a_read_without_fragments_is_refused_when_too_long() {
-    let mut server = Server::ready(Limits::default(), "demo", true);
+    let mut server = Server::ready(Limits::default(), "demo", Framing::Structured);
     server.feed(&read_whole(1, 0, 65_536));
     server.feed(&read_whole(2, 0, 1 << 20));
     assert!(server.sent.is_empty());
@@ -174,7 +174,7 @@ fn a_write_is_handed_out_where_it_stands_and_answered_when_done() {
 #[test]
 fn a_write_longer_than_any_inbox_is_handed_out_as_it_arrives() {
     let mut volume = Volume::new();
-    let mut server = Server::ready(Limits::default(), "demo", false);
+    let mut server = Server::ready(Limits::default(), "demo", Framing::Simple);
     let data: Vec<u8> = (0..32 << 20).map(|at: u32| (at / 7) as u8).collect();
     let bytes = write(7, 1000, &data);
     let mut kept_max = 0;
@@ -190,8 +190,8 @@ fn a_write_longer_than_any_inbox_is_handed_out_as_it_arrives() {
 
 #[test]
 fn a_write_that_fails_midway_is_drained_and_then_answered() {
-    for structured in [false, true] {
-        let mut server = Server::ready(small_pieces(), "demo", structured);
+    for framing in [Framing::Simple, Framing::Structured] {
+        let mut server = Server::ready(small_pieces(), "demo", framing);
         let bytes = write(7, 0, &[1; 20_000]);
         server.feed(&bytes[..28 + 4096 + 10]);
         assert_eq!(server.work.len(), 1);
@@ -201,9 +201,9 @@ fn a_write_that_fails_midway_is_drained_and_then_answered() {
         server.feed(&bytes[28 + 4096 + 10..bytes.len() - 1]);
         assert_eq!((server.work.len(), server.sent.len()), (1, 0), "no further piece, no answer yet");
         server.feed(&[bytes[bytes.len() - 1]]);
-        match structured {
-            false => assert_eq!(server.take_sent(), simple(28, 7)),
-            true => assert_eq!(parse_error(&server.take_sent()), (28, "osd.1 is full".into(), None)),
+        match framing {
+            Framing::Simple => assert_eq!(server.take_sent(), simple(28, 7)),
+            _ => assert_eq!(parse_error(&server.take_sent()), (28, "osd.1 is full".into(), None)),
         }
         server.feed(&request_flush(8));
         assert_eq!(server.sent, simple(0, 8));
@@ -333,7 +333,7 @@ fn a_resize_counts_from_the_next_request() {
     let mut sent = Vec::new();
     let mut connection = Connection::new(exports.clone(), Limits::default(), &mut sent);
     let mut requests = Vec::new();
-    connection.handle_bytes(&handshake_to("demo", false), &mut requests, &mut sent);
+    connection.handle_bytes(&handshake_to("demo", Framing::Simple), &mut requests, &mut sent);
     exports.set_bytes(0, EXPORT_BYTES + 1);
     connection.handle_bytes(&read(1, EXPORT_BYTES, 1), &mut requests, &mut sent);
     assert_eq!(requests.len(), 1);
@@ -345,7 +345,7 @@ fn a_resize_counts_from_the_next_request() {
 
 #[test]
 fn a_read_only_export_refuses_to_change() {
-    let mut server = Server::ready(Limits::default(), "frozen", true);
+    let mut server = Server::ready(Limits::default(), "frozen", Framing::Structured);
     for code in [command::TRIM, command::WRITE_ZEROES] {
         server.feed(&request(code, 0, 1, 0, 512));
         assert_eq!(parse_error(&server.take_sent()).0, 1);
@@ -414,7 +414,7 @@ fn a_payload_beyond_the_offer_is_drained_and_an_absurd_one_ends_the_connection()
     server.feed(&[&[9][..], &request_flush(3)].concat());
     assert_eq!(server.take_sent(), simple(0, 3));
     server.feed(&request(command::WRITE, 0, 4, 0, u32::MAX));
-    assert_eq!(server.connection.closed(), Some(&Closed::PayloadLength(u32::MAX)));
+    assert_eq!(server.connection.closed(), Some(&Closed::PayloadLength(u32::MAX.into())));
     assert_eq!(server.connection.waiting(), Waiting::Close);
 }
 

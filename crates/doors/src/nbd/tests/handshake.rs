@@ -213,7 +213,7 @@ fn metadata_options_with_lying_counts_or_wrong_exports_are_refused() {
 
 #[test]
 fn what_is_not_supported_is_refused_and_the_negotiation_goes_on() {
-    for code in [option::STARTTLS, 4, 11, 4711, u32::MAX] {
+    for code in [option::STARTTLS, 4, 12, 4711, u32::MAX] {
         let mut server = negotiating();
         server.feed(&option_bytes(code, b"some data"));
         assert_eq!(only_reply_kind(&server.sent), reply::ERR_UNSUP, "option {code}");
@@ -272,7 +272,7 @@ fn a_server_that_is_going_refuses_options_and_requests() {
     server.feed(&option_bytes(option::EXPORT_NAME, b"demo"));
     assert_eq!(server.connection.closed(), Some(&Closed::ShuttingDown));
 
-    let mut server = Server::ready(Limits::default(), "demo", false);
+    let mut server = Server::ready(Limits::default(), "demo", Framing::Simple);
     server.feed(&read(1, 0, 1));
     server.connection.shut_down();
     server.feed(&read(2, 0, 1));
@@ -310,7 +310,7 @@ fn nobody_begins_to_use_an_export_that_settles() {
         let flush = request(command::FLUSH, 0, 2, 0, 0);
         assert_eq!(connection.handle_bytes(&flush, &mut requests, &mut sent), flush.len());
         let mut other = Connection::new(exports, Limits::default(), &mut sent);
-        other.handle_bytes(&handshake_to("frozen", true), &mut requests, &mut sent);
+        other.handle_bytes(&handshake_to("frozen", Framing::Structured), &mut requests, &mut sent);
         assert_eq!(other.export(), Some(1));
     }
 }

@@ -1,7 +1,6 @@
 //! Whatever comes, nothing panics, every request lies within its export, every bound holds.
 
 use super::*;
-use proptest::prelude::*;
 
 /// Feeds `bytes` in parts of `part_bytes`, and answers requests as `choices` say: in which order, and
 /// whether with success.
@@ -78,13 +77,18 @@ fn limits() -> Limits {
 }
 
 /// Requests that are nearly right: the magic number and some fields are, so that they get far.
-fn near_requests() -> impl Strategy<Value = Vec<u8>> {
+fn near_requests(framing: Framing) -> impl Strategy<Value = Vec<u8>> {
     let offset = prop_oneof![0..EXPORT_BYTES, Just(EXPORT_BYTES - 1), any::<u64>()];
-    let length = prop_oneof![8 => 0..9000u32, 1 => 0..(64u32 << 20), 1 => any::<u32>()];
-    let flags = prop_oneof![3 => Just(0), 2 => 0..32u16, 1 => any::<u16>()];
+    let length = prop_oneof![
+        8 => 0..9000u64,
+        1 => 0..(64u64 << 20),
+        1 => any::<u32>().prop_map(u64::from),
+        1 => any::<u64>(),
+    ];
+    let flags = prop_oneof![3 => Just(0), 2 => 0..64u16, 1 => any::<u16>()];
     let one = (0..9u16, flags, any::<u64>(), offset, length, any::<bool>()).prop_map(
-        |(code, flags, cookie, offset, length, payload)| {
-            let mut bytes = request(code, flags, cookie, offset, length);
+        move |(code, flags, cookie, offset, length, payload)| {
+            let mut bytes = request_in(framing, code, flags, cookie, offset, length);
             if code == command::WRITE && payload {
                 bytes.resize(bytes.len() + length.min(20_000) as usize, 0x55);
             }
@@ -133,7 +137,7 @@ proptest! {
         choices in prop::collection::vec(any::<u8>(), 1..20),
     ) {
         let mut server = match start {
-            2 => Server::ready(limits(), "demo", true),
+            2 => Server::ready(limits(), "demo", Framing::Structured),
             _ => Server::new(limits()),
         };
         if start == 1 {
@@ -145,7 +149,7 @@ proptest! {
     #[test]
     fn options_that_are_nearly_right_harm_nobody(
         options in near_options(),
-        requests in near_requests(),
+        requests in framings().prop_flat_map(near_requests),
         flips in flips(),
         part_bytes in 1..5000usize,
         choices in prop::collection::vec(any::<u8>(), 1..20),
@@ -157,13 +161,12 @@ proptest! {
 
     #[test]
     fn requests_that_are_nearly_right_harm_nobody(
-        structured: bool,
-        mut bytes in near_requests(),
+        (framing, mut bytes) in framings().prop_flat_map(|framing| (Just(framing), near_requests(framing))),
         flips in flips(),
         part_bytes in 1..5000usize,
         choices in prop::collection::vec(any::<u8>(), 1..20),
     ) {
         flip(&mut bytes, &flips);
-        torment(Server::ready(limits(), "demo", structured), &bytes, part_bytes, &choices);
+        torment(Server::ready(limits(), "demo", framing), &bytes, part_bytes, &choices);
     }
 }

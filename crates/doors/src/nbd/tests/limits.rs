@@ -4,7 +4,8 @@ use super::*;
 
 #[test]
 fn at_the_bound_of_requests_it_stops_consuming() {
-    let mut server = Server::ready(Limits { requests_in_flight_max: 3, ..Limits::default() }, "demo", false);
+    let mut server =
+        Server::ready(Limits { requests_in_flight_max: 3, ..Limits::default() }, "demo", Framing::Simple);
     let reads: Vec<u8> = (0..10).flat_map(|cookie| read(cookie, 0, 1)).collect();
     server.feed(&reads);
     assert_eq!(server.work.len(), 3);
@@ -20,7 +21,7 @@ fn at_the_bound_of_requests_it_stops_consuming() {
 #[test]
 fn at_the_bound_of_bytes_a_long_read_waits_for_its_own_pieces() {
     let limits = Limits { bytes_in_flight_max: 10_000, ..small_pieces() };
-    let mut server = Server::ready(limits, "demo", true);
+    let mut server = Server::ready(limits, "demo", Framing::Structured);
     server.feed(&[read(1, 0, 40_960), read(2, 0, 4096)].concat());
     let mut handed_out = 0;
     let mut volume = Volume::new();
@@ -38,7 +39,7 @@ fn at_the_bound_of_bytes_a_long_read_waits_for_its_own_pieces() {
 #[test]
 fn a_read_in_one_go_waits_until_all_of_it_fits() {
     let limits = Limits { bytes_in_flight_max: 10_000, ..small_pieces() };
-    let mut server = Server::ready(limits, "demo", false);
+    let mut server = Server::ready(limits, "demo", Framing::Simple);
     server.feed(&[read(1, 0, 4096), read(2, 0, 8192), read(3, 0, 4096)].concat());
     assert_eq!(server.work.len(), 1);
     let mut volume = Volume::new();
@@ -58,7 +59,7 @@ fn a_read_in_one_go_waits_until_all_of_it_fits() {
 #[test]
 fn a_request_larger_than_the_bound_goes_alone() {
     let limits = Limits { bytes_in_flight_max: 5000, ..small_pieces() };
-    let mut server = Server::ready(limits, "demo", false);
+    let mut server = Server::ready(limits, "demo", Framing::Simple);
     server.feed(&[read(1, 0, 20_000), read(2, 0, 1)].concat());
     assert_eq!(server.work.len(), 5);
     let mut volume = Volume::new();
@@ -69,7 +70,7 @@ fn a_request_larger_than_the_bound_goes_alone() {
 #[test]
 fn writes_wait_for_room_and_leave_their_payload_outside() {
     let limits = Limits { bytes_in_flight_max: 8192, ..small_pieces() };
-    let mut server = Server::ready(limits, "demo", false);
+    let mut server = Server::ready(limits, "demo", Framing::Simple);
     server.feed(&write(1, 0, &[1; 20_000]));
     assert_eq!(server.work.len(), 2);
     assert_eq!(server.inbox.len(), 20_000 - 8192);
@@ -86,7 +87,8 @@ fn a_trim_of_everything_is_handed_out_little_by_little() {
     let mut sent = Vec::new();
     let mut connection = Connection::new(exports, Limits::default(), &mut sent);
     let mut requests = Vec::new();
-    let bytes = [handshake_to("large", false), request(command::TRIM, 0, 1, 4096, u32::MAX)].concat();
+    let bytes =
+        [handshake_to("large", Framing::Simple), request(command::TRIM, 0, 1, 4096, u32::MAX)].concat();
     connection.handle_bytes(&bytes, &mut requests, &mut sent);
     sent.clear();
     let mut trimmed = 0;
@@ -104,7 +106,7 @@ fn a_trim_of_everything_is_handed_out_little_by_little() {
 #[test]
 fn a_failure_stops_the_handing_out() {
     let limits = Limits { bytes_in_flight_max: 8192, ..small_pieces() };
-    let mut server = Server::ready(limits, "demo", true);
+    let mut server = Server::ready(limits, "demo", Framing::Structured);
     server.feed(&[read(1, 0, 1 << 20), read(2, 0, 1)].concat());
     assert_eq!(server.work.len(), 2);
     for (request, _) in std::mem::take(&mut server.work) {

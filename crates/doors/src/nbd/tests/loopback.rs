@@ -1,7 +1,6 @@
 //! Our client and our server, back to back.
 
 use super::*;
-use proptest::prelude::*;
 
 /// Both ends and a volume.
 struct Loop {
@@ -18,12 +17,12 @@ struct Loop {
 }
 
 impl Loop {
-    fn new(limits: Limits, structured: bool) -> Loop {
+    fn new(limits: Limits, framing: Framing) -> Loop {
         let mut server = Server::new(limits);
         let to_client = server.take_sent();
         let mut both = Loop {
             server,
-            client: Client::new("demo", structured),
+            client: Client::new("demo", framing),
             volume: Volume::of(16 << 20),
             to_client,
             to_server: Vec::new(),
@@ -86,17 +85,17 @@ impl Loop {
 
 #[test]
 fn client_and_server_agree_on_the_export() {
-    for structured in [false, true] {
-        let info = Loop::new(Limits::default(), structured).info.unwrap();
-        assert_eq!((info.bytes, info.structured), (EXPORT_BYTES, structured));
+    for framing in [Framing::Simple, Framing::Structured, Framing::Extended] {
+        let info = Loop::new(Limits::default(), framing).info.unwrap();
+        assert_eq!((info.bytes, info.framing), (EXPORT_BYTES, framing));
         assert_eq!((info.request_bytes_min, info.request_bytes_max), (1, 32 << 20));
-        assert_eq!(info.flags, exports().all()[0].transmission_flags(structured));
+        assert_eq!(info.flags, exports().all()[0].transmission_flags(framing > Framing::Simple));
     }
 }
 
 #[test]
 fn many_requests_in_flight_are_each_answered_once() {
-    let mut both = Loop::new(Limits { requests_in_flight_max: 50, ..small_pieces() }, true);
+    let mut both = Loop::new(Limits { requests_in_flight_max: 50, ..small_pieces() }, Framing::Structured);
     both.read = vec![0; 2000 * 4096];
     for token in 0..2000 {
         both.client.read(token, token * 4096, 4096, &mut both.to_server);
@@ -120,7 +119,7 @@ fn many_requests_in_flight_are_each_answered_once() {
 
 #[test]
 fn failures_reach_the_client_with_their_words() {
-    let mut both = Loop::new(Limits::default(), true);
+    let mut both = Loop::new(Limits::default(), Framing::Structured);
     both.client.read(1, EXPORT_BYTES, 1, &mut both.to_server);
     both.client.write(2, EXPORT_BYTES - 1, Buffer::new(10), 0..10, false, &mut both.to_server);
     both.client.flush(3, &mut both.to_server);
@@ -133,7 +132,7 @@ fn failures_reach_the_client_with_their_words() {
 
 #[test]
 fn both_ends_part_cleanly() {
-    let mut both = Loop::new(Limits::default(), true);
+    let mut both = Loop::new(Limits::default(), Framing::Structured);
     both.client.disconnect(&mut both.to_server);
     both.settle(&mut || 0, 1000);
     assert_eq!(both.server.connection.closed(), Some(&Closed::Disconnected));
@@ -165,13 +164,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
     fn what_was_written_is_read(
-        structured: bool,
+        framing in framings(),
         bytes_in_flight_max in 1..60_000u64,
         part_bytes in 1..9000usize,
         choices in prop::collection::vec(any::<usize>(), 1..30),
         steps in prop::collection::vec(step(), 1..30),
     ) {
-        let mut both = Loop::new(Limits { bytes_in_flight_max, ..small_pieces() }, structured);
+        let mut both = Loop::new(Limits { bytes_in_flight_max, ..small_pieces() }, framing);
         let mut model = both.volume.bytes[..200_000].to_vec();
         let mut choices = choices.into_iter().cycle();
         let mut choose = || choices.next().unwrap();
@@ -194,11 +193,11 @@ proptest! {
                 }
                 Step::Trim { offset, length } => {
                     model[offset as usize..][..length as usize].fill(0);
-                    both.client.trim(token, offset, length, &mut both.to_server);
+                    both.client.trim(token, offset, length.into(), &mut both.to_server);
                 }
                 Step::Zero { offset, length, may_punch } => {
                     model[offset as usize..][..length as usize].fill(0);
-                    both.client.write_zeroes(token, offset, length, may_punch, &mut both.to_server);
+                    both.client.write_zeroes(token, offset, length.into(), may_punch, &mut both.to_server);
                 }
             }
             both.settle(&mut choose, part_bytes);

@@ -3,6 +3,7 @@
 
 mod client;
 mod commands;
+mod extended;
 mod handshake;
 mod hostile;
 mod limits;
@@ -11,7 +12,11 @@ mod streams;
 mod terms;
 
 use super::*;
-use protocol::{ALLOCATION_CONTEXT, REQUEST_MAGIC, command, command_flag as flag, option};
+use proptest::prelude::*;
+use protocol::{
+    ALLOCATION_CONTEXT, EXTENDED_CHUNK_MAGIC, EXTENDED_REQUEST_MAGIC, Framing, REQUEST_MAGIC, command,
+    command_flag as flag, option,
+};
 
 /// Bytes of the exports named `demo` and `frozen`, of which the second is read-only.
 pub const EXPORT_BYTES: u64 = 64 << 20;
@@ -49,9 +54,9 @@ impl Server {
     }
 
     /// After a handshake, with nothing left to send.
-    pub fn ready(limits: Limits, export: &str, structured: bool) -> Server {
+    pub fn ready(limits: Limits, export: &str, framing: Framing) -> Server {
         let mut server = Server::new(limits);
-        server.feed(&handshake_to(export, structured));
+        server.feed(&handshake_to(export, framing));
         assert!(server.connection.export().is_some(), "{:?}", server.connection.closed());
         server.sent.clear();
         server
@@ -174,13 +179,15 @@ pub fn context_data(export: &str, queries: &[&str]) -> Vec<u8> {
 }
 
 /// Everything a client sends until it can read and write.
-pub fn handshake_to(export: &str, structured: bool) -> Vec<u8> {
+pub fn handshake_to(export: &str, framing: Framing) -> Vec<u8> {
     let go = option_bytes(option::GO, &info_data(export, &[]));
-    if !structured {
-        return flags_and(&[&go]);
-    }
+    let ask = match framing {
+        Framing::Simple => return flags_and(&[&go]),
+        Framing::Structured => option::STRUCTURED_REPLY,
+        Framing::Extended => option::EXTENDED_HEADERS,
+    };
+    let ask = option_bytes(ask, &[]);
     let contexts = context_data(export, &[ALLOCATION_CONTEXT]);
-    let ask = option_bytes(option::STRUCTURED_REPLY, &[]);
     flags_and(&[&ask, &option_bytes(option::SET_META_CONTEXT, &contexts), &go])
 }
 
@@ -195,6 +202,41 @@ pub fn request(code: u16, flags: u16, cookie: u64, offset: u64, length: u32) -> 
         &length.to_be_bytes(),
     ]
     .concat()
+}
+
+/// The same as it is sent where that framing was agreed on.
+pub fn request_in(framing: Framing, code: u16, flags: u16, cookie: u64, offset: u64, length: u64) -> Vec<u8> {
+    if framing != Framing::Extended {
+        return request(code, flags, cookie, offset, length as u32);
+    }
+    [
+        &EXTENDED_REQUEST_MAGIC.to_be_bytes()[..],
+        &flags.to_be_bytes(),
+        &code.to_be_bytes(),
+        &cookie.to_be_bytes(),
+        &offset.to_be_bytes(),
+        &length.to_be_bytes(),
+    ]
+    .concat()
+}
+
+/// A chunk as it should be where extended headers were agreed on, of a request at `offset`.
+pub fn extended_chunk(done: bool, kind: u16, cookie: u64, offset: u64, payload: &[u8]) -> Vec<u8> {
+    [
+        &EXTENDED_CHUNK_MAGIC.to_be_bytes()[..],
+        &u16::from(done).to_be_bytes(),
+        &kind.to_be_bytes(),
+        &cookie.to_be_bytes(),
+        &offset.to_be_bytes(),
+        &(payload.len() as u64).to_be_bytes(),
+        payload,
+    ]
+    .concat()
+}
+
+/// Any framing.
+pub fn framings() -> impl Strategy<Value = Framing> {
+    prop_oneof![Just(Framing::Simple), Just(Framing::Structured), Just(Framing::Extended)]
 }
 
 pub fn write(cookie: u64, offset: u64, data: &[u8]) -> Vec<u8> {

@@ -1,7 +1,6 @@
 //! However the bytes of a client are cut on their way, the same comes out.
 
 use super::*;
-use proptest::prelude::*;
 
 /// One request at a time, so that the order of replies does not depend on the cuts.
 fn one_at_a_time() -> Limits {
@@ -9,19 +8,24 @@ fn one_at_a_time() -> Limits {
 }
 
 /// All of the protocol in few bytes.
-fn conversation(structured: bool) -> Vec<u8> {
-    let mut bytes = handshake_to("nonsense", structured);
-    bytes.extend(&handshake_to("demo", structured)[4..]);
-    bytes.extend(read(1, 100, 5000));
-    bytes.extend(write(2, 4000, &[7; 200]));
-    bytes.extend(read_whole(3, 4000, 300));
-    bytes.extend(request(command::TRIM, 0, 4, 4096, 4096));
-    bytes.extend(read(5, 4096, 4096));
-    bytes.extend(request(command::BLOCK_STATUS, 0, 6, 0, 16_384));
-    bytes.extend(request(9, 0, 7, 0, 0));
-    bytes.extend(write(8, EXPORT_BYTES, &[1; 50]));
-    bytes.extend(request(command::FLUSH, 0, 9, 0, 0));
-    bytes.extend(request(command::DISCONNECT, 0, 0, 0, 0));
+fn conversation(framing: Framing) -> Vec<u8> {
+    let mut bytes = handshake_to("nonsense", framing);
+    bytes.extend(&handshake_to("demo", framing)[4..]);
+    let say = |code, flags, cookie, offset, length| request_in(framing, code, flags, cookie, offset, length);
+    bytes.extend(say(command::READ, 0, 1, 100, 5000));
+    bytes.extend([say(command::WRITE, 0, 2, 4000, 200), vec![7; 200]].concat());
+    bytes.extend(say(command::READ, flag::DF, 3, 4000, 300));
+    bytes.extend(say(command::TRIM, 0, 4, 4096, 4096));
+    bytes.extend(say(command::READ, 0, 5, 4096, 4096));
+    bytes.extend(say(command::BLOCK_STATUS, 0, 6, 0, 16_384));
+    bytes.extend(say(9, 0, 7, 0, 0));
+    bytes.extend([say(command::WRITE, 0, 8, EXPORT_BYTES, 50), vec![1; 50]].concat());
+    if framing == Framing::Extended {
+        // A payload where there is none.
+        bytes.extend([say(command::TRIM, flag::PAYLOAD_LEN, 8, 0, 30), vec![1; 30]].concat());
+    }
+    bytes.extend(say(command::FLUSH, 0, 9, 0, 0));
+    bytes.extend(say(command::DISCONNECT, 0, 0, 0, 0));
     bytes
 }
 
@@ -40,8 +44,8 @@ fn outcome<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
 
 #[test]
 fn a_cut_at_any_byte_changes_nothing() {
-    for structured in [false, true] {
-        let bytes = conversation(structured);
+    for framing in [Framing::Simple, Framing::Structured, Framing::Extended] {
+        let bytes = conversation(framing);
         let expected = outcome([&bytes[..]]);
         for at in 0..=bytes.len() {
             let found = outcome([&bytes[..at], &bytes[at..]]);
@@ -56,10 +60,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
     fn any_cuts_at_all_change_nothing(
-        structured: bool,
+        framing in framings(),
         mut cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
     ) {
-        let bytes = conversation(structured);
+        let bytes = conversation(framing);
         let expected = outcome([&bytes[..]]);
         let mut places: Vec<usize> = cuts.drain(..).map(|cut| cut.index(bytes.len())).collect();
         places.extend([0, bytes.len()]);
