@@ -29,7 +29,7 @@ LINT := $(CARGO) clippy --profile quick --locked --workspace --all-targets -- -D
 # Built once, from source: it takes a while.
 DENY := 0.20.2
 
-.PHONY: help deps test-deps build capi capi-install run check test test-rbd nightly soak fuzz mutants deny bench bench-against bench-failover bench-encryption bench-large pictures fmt lint clean
+.PHONY: help deps test-deps build capi capi-install run check test test-rbd test-go-ceph nightly soak fuzz mutants deny bench bench-against bench-failover bench-encryption bench-large pictures fmt lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -92,6 +92,13 @@ test-rbd: test-deps ## the tests that Ceph has for its own library's Python bind
 	MILLPOND_TEST_RBD=$(abspath $(FILE)) $(CARGO) nextest run --cargo-profile quick --locked --workspace --run-ignored only \
 	    -E 'binary(e2e) & test(/^rbd::the_tests_of_ceph/)'
 
+# Go's modules are locked by crates/millpond/tests/e2e/go_ceph/go.sum.
+test-go-ceph: PACKAGES += librbd-dev:/usr/include/rbd/librbd.h librados-dev:/usr/include/rados/librados.h
+test-go-ceph: test-deps ## the tests that the Go library go-ceph has for images, on this cluster: Go 1.23 or later, and a way to its modules
+	@command -v go >/dev/null || { echo "go is not installed: https://go.dev/dl has it (1.23 or later)" >&2; exit 2; }
+	$(CARGO) nextest run --cargo-profile quick --locked --workspace --run-ignored only \
+	    -E 'binary(e2e) & test(/^rbd::the_tests_of_go_ceph/)'
+
 # TEST_RBD=FILE also runs the tests of Ceph's own library (see test-rbd).
 # TIMES=N for other than ten rounds, HOSTILE_SECONDS=N for other than an hour.
 nightly: PACKAGES += postgresql:pg_ctlcluster
@@ -102,6 +109,7 @@ nightly: test-deps ## what takes hours: make test many times over, an hour of a 
 	MILLPOND_SNAPSHOTTED_SECONDS=600 MILLPOND_DATABASE_SNAPSHOTS=50 $(CARGO) nextest run --profile nightly --cargo-profile quick --locked \
 	    --workspace --run-ignored all --test-threads 1 -E 'binary(e2e) & test(/^(snapshotted|databases)::/)'
 	$(if $(TEST_RBD),$(MAKE) --no-print-directory test-rbd FILE=$(TEST_RBD),@echo "not tested: Ceph's test_rbd.py, for TEST_RBD names no file")
+	$(MAKE) --no-print-directory test-go-ceph
 	$(PROGRAMS)
 	./target/quick/sim --seeds 50000 --from $$(date +%s)000
 	$(MAKE) --no-print-directory fuzz SECONDS=3600

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Options that are known, and what they are where nobody says anything.
-const OPTIONS: [(&str, &str); 35] = [
+const OPTIONS: [(&str, &str); 36] = [
     ("admin_socket", ""),
     ("auth_client_required", "cephx"),
     ("auth_cluster_required", "cephx"),
@@ -30,6 +30,7 @@ const OPTIONS: [(&str, &str); 35] = [
     ("keyfile", ""),
     ("keyring", ""),
     ("log_file", ""),
+    ("log_max_new", "1000"),
     ("log_to_stderr", "false"),
     ("err_to_stderr", "true"),
     ("millpond_dir", ""),

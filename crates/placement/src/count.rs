@@ -1,7 +1,7 @@
 //! How many placement groups a pool should have.
 
 use super::{Candidate, fair_replicas};
-use base::map::{ClusterMap, PoolInfo};
+use base::map::{ClusterMap, PlacementRule, PoolInfo};
 use base::{OsdId, PgId};
 use std::collections::BTreeMap;
 
@@ -23,6 +23,14 @@ pub fn recommended_pg_count(osds: usize, size: u32, share: f64) -> u32 {
     let exact = osds as f64 * REPLICAS_PER_OSD * share.clamp(0.0, 1.0) / f64::from(size.max(1));
     let (least, most) = (f64::from(PG_COUNT_MIN), f64::from(PG_COUNT_MAX));
     1 << exact.clamp(least, most).log2().round() as u32
+}
+
+/// The number of placement groups for a pool of `size` copies by a rule, of which nobody said a number: all pools, this one with them, are
+/// expected to hold equal parts.
+#[must_use]
+pub fn default_pg_count(map: &ClusterMap, rule: &PlacementRule, size: u32) -> u32 {
+    let pools = map.pools.len() + 1;
+    recommended_pg_count(Candidate::of_rule(map, rule).len(), size, 1.0 / pools as f64)
 }
 
 /// What a pool of `current` groups should have next, on its way to `recommended`: as many as now, unless that is at least

@@ -33,7 +33,9 @@ mod survey;
 mod tests;
 mod tree;
 
-pub use count::{PG_COUNT_MAX, PG_COUNT_MIN, most_replicas, next_pg_count, recommended_pg_count};
+pub use count::{
+    PG_COUNT_MAX, PG_COUNT_MIN, default_pg_count, most_replicas, next_pg_count, recommended_pg_count,
+};
 pub use survey::{Spread, Survey, fair_replicas, moved};
 
 use base::hash::Map;

@@ -30,10 +30,10 @@ use std::time::Duration;
 use volume::{OpenAs, SessionOptions, VolumeLoop, WITHOUT_RING};
 use worker::Worker;
 
-/// What programs know a volume by, whatever it is called.
+/// What programs know a volume by, whatever it is called: as long as Ceph's own, which some expect.
 #[must_use]
 pub fn id_text(id: VolumeId) -> String {
-    format!("{:x}", id.0)
+    format!("{:012x}", id.0)
 }
 
 /// The volume that is known by that.

@@ -5,7 +5,7 @@ use crate::configuration::Configuration;
 use crate::entry::{answer, answer_done, answer_int, answer_nothing, watch_forks};
 use crate::errno::{Answer, Errno};
 use crate::text::{check, given, given_if_any, put, put_all, tell};
-use base::map::Admission;
+use base::map::{Admission, PlacementRule};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,10 +16,11 @@ const USER: &str = "client.admin";
 /// What a cluster is called if nobody says so.
 const NAME: &str = "ceph";
 
+/// What a cluster is that is not known yet.
+const NO_CLUSTER: &str = "00000000-0000-0000-0000-000000000000";
+
 /// Copies that pools have, where there are so many OSDs.
 const COPIES: u32 = 3;
-/// Placement groups that they begin with.
-const GROUPS: u32 = 64;
 
 /// What a program knows a cluster by.
 pub struct Handle {
@@ -242,8 +243,10 @@ pub unsafe extern "C" fn rados_conf_parse_argv_remainder(
 pub unsafe extern "C" fn rados_cluster_fsid(handle: *mut c_void, place: *mut c_char, bytes: usize) -> c_int {
     answer_int(|| {
         // SAFETY: what the program hands over.
-        let cluster = unsafe { Handle::of(handle) }?.connected()?;
-        let id = cluster.map().cluster.to_string();
+        let handle = unsafe { Handle::of(handle) }?;
+        // Before it is connected it knows none, and says so as Ceph does.
+        let id =
+            handle.connected().map_or(NO_CLUSTER.to_owned(), |cluster| cluster.map().cluster.to_string());
         // SAFETY: as above.
         unsafe { put(&id, place, bytes) }.map(|length| length as i64)
     })
@@ -276,12 +279,14 @@ pub unsafe extern "C" fn rados_pool_create(handle: *mut c_void, name: *const c_c
     answer_done(|| {
         // SAFETY: what the program hands over.
         let (cluster, name) = unsafe { (Handle::of(handle)?.connected()?, given(name)?.to_owned()) };
-        let osds = cluster.map_now()?.osds.values().filter(|osd| osd.admission != Admission::Out).count();
+        let map = cluster.map_now()?;
+        let osds = map.osds.values().filter(|osd| osd.admission != Admission::Out).count();
         let copies = u32::try_from(osds).map_or(COPIES, |osds| osds.clamp(1, COPIES));
         // It survives the loss of half of them.
         let least = copies - copies / 2;
+        let groups = placement::default_pg_count(&map, &PlacementRule::default(), copies);
         cluster.as_owner(move |owner| async move {
-            owner.create_pool(&name, copies, least, GROUPS).await.map(drop)
+            owner.create_pool(&name, copies, least, groups).await.map(drop)
         })
     })
 }

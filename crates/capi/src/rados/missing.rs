@@ -143,9 +143,6 @@ missing! { c_int = -libc::EOPNOTSUPP;
     rados_getxattrs_next
     rados_inconsistent_pg_list
     rados_ioctx_pool_get_auid
-    rados_ioctx_pool_required_alignment2
-    rados_ioctx_pool_requires_alignment
-    rados_ioctx_pool_requires_alignment2
     rados_ioctx_pool_set_auid
     rados_ioctx_selfmanaged_snap_create
     rados_ioctx_selfmanaged_snap_remove
@@ -229,5 +226,4 @@ missing! { u32 = 0;
 missing! { u64 = 0;
     rados_aio_get_version
     rados_get_last_version
-    rados_ioctx_pool_required_alignment
 }

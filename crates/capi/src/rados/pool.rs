@@ -168,6 +168,39 @@ pub unsafe extern "C" fn rados_ioctx_get_namespace(
     })
 }
 
+/// Whether what is written must begin at multiples of something: never.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rados_ioctx_pool_requires_alignment(handle: *mut c_void) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe { Pool::of(handle) }.map(drop))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rados_ioctx_pool_requires_alignment2(
+    handle: *mut c_void,
+    place: *mut c_int,
+) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe {
+        Pool::of(handle)?;
+        tell(place, 0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rados_ioctx_pool_required_alignment(_handle: *mut c_void) -> u64 {
+    0
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rados_ioctx_pool_required_alignment2(handle: *mut c_void, place: *mut u64) -> c_int {
+    // SAFETY: what the program hands over.
+    answer_done(|| unsafe {
+        Pool::of(handle)?;
+        tell(place, 0)
+    })
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rados_ioctx_get_id(handle: *mut c_void) -> i64 {
     // SAFETY: what the program hands over.

@@ -147,6 +147,9 @@ pub unsafe extern "C" fn rbd_rename(pool: *mut c_void, name: *const c_char, new:
         // SAFETY: what the program hands over.
         let (pool, name, new) = unsafe { (Pool::of(pool)?, given(name)?, given(new)?) };
         base::names::check(new).map_err(|_| Errno(libc::EINVAL))?;
+        if new == name {
+            return Err(Errno(libc::EEXIST));
+        }
         let change = VolumeChange::Rename { name: pool.name_of(name)?, new: new.to_owned() };
         pool.cluster().change(change).map(drop)
     })
@@ -187,8 +190,14 @@ unsafe fn resize(
 ) -> c_int {
     answer_done(|| {
         // SAFETY: what the program hands over.
-        unsafe { image_of(image) }?.resize(bytes, allow_shrink)?;
-        tell_done(progress, told);
+        let image = unsafe { image_of(image) }?;
+        let (before, order) = (image.bytes_now()?, image.attributes()?.order);
+        image.resize(bytes, allow_shrink)?;
+        // It is by objects that there is something to do, and only where there are fewer from now on.
+        let objects = before.div_ceil(1 << order);
+        if bytes < before {
+            let _ = tell(progress, (objects, objects), told);
+        }
         Ok(())
     })
 }

@@ -122,7 +122,11 @@ pub unsafe extern "C" fn rbd_group_create(pool: *mut c_void, name: *const c_char
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rbd_group_remove(pool: *mut c_void, name: *const c_char) -> c_int {
     // SAFETY: what the program hands over.
-    answer_done(|| unsafe { change(Pool::of(pool)?, given(name)?, GroupChange::Remove) })
+    answer_done(|| match unsafe { change(Pool::of(pool)?, given(name)?, GroupChange::Remove) } {
+        // That there is none is what was wanted.
+        Err(Errno(libc::ENOENT)) => Ok(()),
+        removed => removed,
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -375,9 +379,13 @@ pub unsafe extern "C" fn rbd_group_snap_rollback_with_progress(
 ) -> c_int {
     // SAFETY: what the program hands over.
     answer_done(|| unsafe {
-        let name = given(name)?.to_owned();
-        change(Pool::of(pool)?, given(group)?, GroupChange::RollBack { name })?;
-        tell_done(progress, told);
+        let (pool, group, name) = (Pool::of(pool)?, given(group)?, given(name)?.to_owned());
+        let images = members(&named(pool, group)?, &pool.cluster().map_now()?).len();
+        change(pool, group, GroupChange::RollBack { name })?;
+        // Of each image: all of them are rolled back at once.
+        for _ in 0..images {
+            tell_done(progress, told);
+        }
         Ok(())
     })
 }

@@ -169,7 +169,7 @@ pub unsafe extern "C" fn rbd_image_options_set_string(
         let (options, text) = unsafe { (Options::of(options)?, given(text)?) };
         let value = match kind_of(option)? {
             Kind::Text => Value::Text(text.to_owned()),
-            Kind::Number => Value::Number(text.trim().parse().map_err(|_| Errno(libc::EINVAL))?),
+            Kind::Number => return Err(Errno(libc::EINVAL)),
         };
         options.0.insert(option, value);
         Ok(())
@@ -200,7 +200,9 @@ pub unsafe extern "C" fn rbd_image_options_get_string(
     bytes: usize,
 ) -> c_int {
     answer_done(|| {
-        kind_of(option)?;
+        if kind_of(option)? != Kind::Text {
+            return Err(Errno(libc::EINVAL));
+        }
         // SAFETY: what the program hands over.
         let text = match unsafe { Options::of(options) }?.0.get(&option).ok_or(Errno(libc::ENOENT))? {
             Value::Text(text) => text.clone(),

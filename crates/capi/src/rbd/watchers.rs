@@ -4,7 +4,7 @@ use super::image::image_of;
 use crate::entry::{answer_done, answer_nothing};
 use crate::errno::Errno;
 use crate::text::{disowned, owned, put_list};
-use cluster::{WatchRecord, Watchers};
+use cluster::{WatchMode, WatchRecord, Watchers};
 use std::ffi::{c_char, c_int, c_void};
 
 /// `rbd_image_watcher_t`.
@@ -24,7 +24,9 @@ pub unsafe extern "C" fn rbd_watchers_list(
     answer_done(|| {
         // SAFETY: what the program hands over.
         let image = unsafe { image_of(image) }?;
-        let all = image.cluster.ask(Watchers { volume: image.volume })?;
+        // Who only reads does not watch.
+        let mut all = image.cluster.ask(Watchers { volume: image.volume })?;
+        all.retain(|watcher| watcher.mode == WatchMode::ReadWrite);
         let watcher = |watcher: &WatchRecord| Watcher {
             address: owned(&watcher.description),
             id: (watcher.client.0 >> 1).cast_signed(),

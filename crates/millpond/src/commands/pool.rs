@@ -8,11 +8,11 @@ use crate::host::configuration::{REPLICAS_MAX, min_size_default};
 use crate::host::inquiry::Inquiry;
 use crate::output;
 use anyhow::{Context, bail};
-use base::map::{ClusterMap, DeviceClass, FailureDomain, PlacementRule, PoolInfo};
+use base::map::{DeviceClass, FailureDomain, PlacementRule, PoolInfo};
 use clap::{Subcommand, ValueEnum};
 use cluster::Cluster;
 use health::view::{self, PoolView};
-use placement::{Candidate, PG_COUNT_MAX, recommended_pg_count};
+use placement::{PG_COUNT_MAX, default_pg_count};
 use std::path::Path;
 use std::time::Duration;
 
@@ -121,7 +121,7 @@ pub fn run(command: &PoolCommand, directory: &Path) -> anyhow::Result<()> {
                 let rule = PlacementRule { failure_domain: *failure_domain, device_class: *device_class };
                 let pg_count = match pg_count {
                     Some(pg_count) => *pg_count,
-                    None => pg_count_default(&cluster.map().await?, &rule, *size),
+                    None => default_pg_count(&cluster.map().await?, &rule, *size),
                 };
                 let info = PoolInfo {
                     name: name.clone(),
@@ -179,12 +179,6 @@ pub fn run(command: &PoolCommand, directory: &Path) -> anyhow::Result<()> {
             output::show(*json, &pool, || format!("pool {name} removed\n"))
         }
     }
-}
-
-/// The placement groups of a pool that nobody said a number for: all pools are expected to hold equal parts.
-fn pg_count_default(map: &ClusterMap, rule: &PlacementRule, size: u32) -> u32 {
-    let pools = map.pools.len() + 1;
-    recommended_pg_count(Candidate::of_rule(map, rule).len(), size, 1.0 / pools as f64)
 }
 
 /// So many copies, in words.

@@ -267,6 +267,12 @@ const LEFT: &str = include_str!("test_rbd.left");
 /// So many pass at least.
 const PASSED_MIN: usize = 140;
 
+/// The first words of a list's lines.
+fn listed(list: &str) -> Vec<&str> {
+    let lines = list.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| line.split_whitespace().next()).collect()
+}
+
 #[test]
 #[ignore = "it needs a file of Ceph's sources: `make test-rbd FILE=...` runs it"]
 fn the_tests_of_ceph_s_own_library_pass_but_for_those_that_are_listed() {
@@ -282,8 +288,7 @@ fn the_tests_of_ceph_s_own_library_pass_but_for_those_that_are_listed() {
         let lines = said.lines().filter_map(|line| line.strip_prefix(what)?.strip_prefix(' '));
         lines.filter_map(|line| line.split(' ').next()).collect()
     };
-    let lines = LEFT.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let mut left: Vec<&str> = lines.filter_map(|line| line.split_whitespace().next()).collect();
+    let mut left = listed(LEFT);
     let mut failed = named("failed");
     left.sort_unstable();
     failed.sort_unstable();
@@ -295,4 +300,45 @@ fn the_tests_of_ceph_s_own_library_pass_but_for_those_that_are_listed() {
         named("skipped").len(),
         failed.len()
     );
+}
+
+/// Those of go-ceph's tests that do not pass, and why: it only becomes shorter.
+const GO_LEFT: &str = include_str!("go_ceph.left");
+/// So many pass at least.
+const GO_PASSED_MIN: usize = 65;
+/// How long one of its tests may take by itself.
+const GO_LIMIT: &str = "10s";
+
+#[test]
+#[ignore = "it needs Go 1.23, and fetches modules: `make test-go-ceph` runs it"]
+fn the_tests_of_go_ceph_pass_but_for_those_that_are_listed() {
+    let pond = Pond::start("2GiB");
+    becomes_whole(&pond);
+    let built = pond.scratch().join("rbd.test");
+    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/go_ceph");
+    let mut go = Command::new("go");
+    go.current_dir(module).args(["test", "-c", "-mod=readonly", "-tags", "pacific", "-o"]).arg(&built);
+    let output = go.arg("github.com/ceph/go-ceph/rbd").output().unwrap();
+    assert!(output.status.success(), "{}", testkit::process::text(&output));
+    let configuration = pond.scratch().join("ceph.conf");
+    std::fs::write(&configuration, format!("[global]\nmillpond_dir = {}\n", pond.dir().display())).unwrap();
+    let library = library(&pond);
+    let run = |arguments: &[&str]| {
+        let mut test = command(built.to_str().unwrap(), &library, &pond);
+        test.env("CEPH_CONF", &configuration).env("CEPH_VERSION", "pacific").args(arguments);
+        test.current_dir(pond.scratch()).output().unwrap()
+    };
+    let left = listed(GO_LEFT);
+    let others = run(&["-test.v", "-test.timeout=120s", &format!("-test.skip=^({})$", left.join("|"))]);
+    let said = testkit::process::text(&others);
+    assert!(others.status.success(), "{said}");
+    let passed = said.lines().filter(|line| line.starts_with("--- PASS: ")).count();
+    assert!(passed >= GO_PASSED_MIN, "{passed}: {said}");
+    for name in &left {
+        let output = run(&[&format!("-test.timeout={GO_LIMIT}"), "-test.v", &format!("-test.run=^{name}$")]);
+        let said = testkit::process::text(&output);
+        assert!(said.contains(name), "there is no {name}");
+        assert!(!output.status.success(), "{name} passes, and is listed as one that does not: {said}");
+    }
+    println!("{passed} passed, {} failed as they are listed to", left.len());
 }
