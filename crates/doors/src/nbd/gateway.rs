@@ -663,8 +663,7 @@ impl Gateway {
                 _ => door.nbd.complete(work.piece, &mut wire),
             }
         }
-        let goes_on = matches!(door.nbd.waiting(), Waiting::Completion | Waiting::Close);
-        if goes_on && !door.is_ready {
+        if door.nbd.goes_on_by_completions() && !door.is_ready {
             door.is_ready = true;
             self.ready.push(work.connection.slot());
         }

@@ -7,8 +7,8 @@
 //! - [`protocol`] holds the numbers and structures of the published protocol
 //!   (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>).
 //!
-//! What a server offers: structured replies and extended headers (lengths of 64 bits: a volume of any size is trimmed, zeroed or
-//! looked at by one request), `base:allocation`, `DF`, `FUA`, `FAST_ZERO`, `CACHE`, several connections.
+//! What a server offers: structured replies and extended headers (lengths of 64 bits: a volume of any size is trimmed or zeroed by
+//! one request, and others are served meanwhile), `base:allocation`, `DF`, `FUA`, `FAST_ZERO`, `CACHE`, several connections.
 //!
 //! Server and client perform no I/O and read no clock; only the gateway does. Bytes from outside are
 //! judged here and nowhere else: every length is bounded before it is believed, every range lies within

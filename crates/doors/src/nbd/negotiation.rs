@@ -301,6 +301,10 @@ impl Negotiation {
         if shutting_down {
             return Step::Closed(consumed, Closed::ShuttingDown);
         }
+        if self.framing == Framing::Extended {
+            // By the protocol it does not go with them.
+            return Step::Closed(consumed, Closed::OldWay);
+        }
         let Some(index) = self.known(name) else {
             return Step::Closed(consumed, Closed::ExportUnknown(readable(name)));
         };

@@ -22,6 +22,7 @@ use super::protocol::{
 use super::reply::{Answered, push_part, push_zeros};
 use super::terms::Terms;
 use super::vocabulary::{Closed, Extent, Failure, Limits, Operation, ReadPart, Request, Waiting};
+use std::collections::VecDeque;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The request size that the server advertises as best, in bytes.
@@ -32,6 +33,8 @@ pub const UNFRAGMENTED_BYTES_MAX: u32 = 1 << 20;
 const DISCARD_BYTES_MAX: u64 = 2 * REQUEST_BYTES_MAX as u64;
 /// The most extents in one answer to a block status request.
 const EXTENTS_MAX: usize = 2048;
+/// Of a request without data that has more pieces than this, others are let past.
+const PIECES_AT_ONCE_MAX: u32 = 64;
 /// What a piece without data counts against the bytes in flight at most, whatever it covers.
 const CHARGE_WITHOUT_DATA_BYTES: u64 = 256 << 10;
 
@@ -88,7 +91,7 @@ impl Asked {
         }
     }
 
-    /// Bytes that follow it.
+    /// Bytes that follow it. QEMU's client (10.0) writes without the flag that says so.
     fn payload_bytes(&self, framing: Framing) -> u64 {
         let is_told = framing == Framing::Extended && self.flags & flag::PAYLOAD_LEN != 0;
         if is_told || self.command == command::WRITE { self.length } else { 0 }
@@ -110,6 +113,30 @@ enum Work {
     Trim,
     WriteZeroes { may_punch: bool, fast: bool },
     Extents { first_only: bool },
+}
+
+impl Work {
+    /// The same on a piece: where it starts, and how many bytes it has.
+    fn on(self, (offset, length): (u64, u64)) -> Operation {
+        match self {
+            Work::Read => Operation::Read { offset, length: length as usize },
+            Work::Trim => Operation::Trim { offset, length },
+            Work::WriteZeroes { may_punch, fast } => {
+                Operation::WriteZeroes { offset, length, may_punch, fast }
+            }
+            Work::Extents { first_only } => Operation::Extents { offset, length, first_only },
+        }
+    }
+}
+
+/// What is asked for piece by piece beside all else that comes: zeroing a volume takes a while.
+#[derive(Clone, Copy, Debug)]
+struct Long {
+    export: usize,
+    slot: u16,
+    /// The next of its pieces.
+    piece: u32,
+    work: Work,
 }
 
 #[derive(Debug)]
@@ -140,7 +167,7 @@ enum Progress {
 /// A connection of one NBD client, from the greeting on.
 ///
 /// Call [`Self::handle_bytes`] when bytes came, when a completion came while [`Self::waiting`] said
-/// [`Waiting::Completion`], when the export settled while it said [`Waiting::Settlement`], and when a send queue
+/// [`Waiting::Completion`] or [`Self::goes_on_by_completions`], when the export settled while it said [`Waiting::Settlement`], and when a send queue
 /// that was too long has drained; consume what it says, and
 /// do what it pushed before the bytes go away. Complete each request once, at any time, in any order,
 /// even after the connection was closed. When [`Self::waiting`] says [`Waiting::Close`], send what is to
@@ -156,6 +183,8 @@ pub struct Connection {
     waiting: Waiting,
     in_flight: InFlight,
     bytes_in_flight: u64,
+    /// In turns.
+    long: VecDeque<Long>,
     shutting_down: bool,
     extents: Vec<(u64, u32)>,
 }
@@ -192,6 +221,7 @@ impl Connection {
             waiting: Waiting::Bytes(needed),
             in_flight: InFlight::default(),
             bytes_in_flight: 0,
+            long: VecDeque::new(),
             shutting_down: false,
             extents: Vec::new(),
         }
@@ -230,6 +260,12 @@ impl Connection {
         if self.closed().is_some() { Waiting::Close } else { self.waiting }
     }
 
+    /// Whether a completion has it ask for more, whatever else it waits for.
+    #[must_use]
+    pub fn goes_on_by_completions(&self) -> bool {
+        !self.long.is_empty() || matches!(self.waiting(), Waiting::Completion | Waiting::Close)
+    }
+
     /// Why it is over, if it is.
     #[must_use]
     pub fn closed(&self) -> Option<&Closed> {
@@ -255,6 +291,9 @@ impl Connection {
         output: &mut impl Output,
     ) -> usize {
         let mut consumed = 0;
+        if self.closed().is_none() {
+            self.issue_long(requests, output);
+        }
         loop {
             let rest = &bytes[consumed..];
             let progress = match &mut self.phase {
@@ -438,7 +477,7 @@ impl Connection {
         output: &mut impl Output,
     ) -> Progress {
         match next {
-            Next::Header => self.header(session, bytes, output),
+            Next::Header => self.header(session, bytes, requests, output),
             Next::Issue { slot, piece, work } => self.issue(session, slot, piece, work, requests, output),
             Next::Payload { slot, piece, durable } => {
                 self.payload(session, slot, piece, durable, bytes.len(), base, requests)
@@ -461,7 +500,13 @@ impl Connection {
         }
     }
 
-    fn header(&mut self, session: Session, bytes: &[u8], output: &mut impl Output) -> Progress {
+    fn header(
+        &mut self,
+        session: Session,
+        bytes: &[u8],
+        requests: &mut Vec<Request>,
+        output: &mut impl Output,
+    ) -> Progress {
         let (asked, size) = match Asked::read(bytes, session.framing) {
             Ok(read) => read,
             Err(Unread::Short(size)) => return Progress::Wait(Waiting::Bytes(size)),
@@ -480,7 +525,15 @@ impl Connection {
                 Next::Header
             }
             Ok(Verdict::Issue(plan, work)) => {
-                Next::Issue { slot: self.in_flight.insert(plan), piece: 0, work }
+                let slot = self.in_flight.insert(plan);
+                let is_short = self.in_flight.entry_mut(slot).pieces() <= PIECES_AT_ONCE_MAX;
+                if is_short || plan.answer != Answer::Acknowledgement {
+                    Next::Issue { slot, piece: 0, work }
+                } else {
+                    self.long.push_back(Long { export: session.export, slot, piece: 0, work });
+                    self.issue_long(requests, output);
+                    Next::Header
+                }
             }
             Ok(Verdict::Payload(plan, durable)) => {
                 Next::Payload { slot: self.in_flight.insert(plan), piece: 0, durable }
@@ -632,19 +685,34 @@ impl Connection {
         if !self.has_room(needed) {
             return Progress::Wait(Waiting::Completion);
         }
-        let (offset, length) = self.in_flight.entry_mut(slot).piece(piece);
-        let operation = match work {
-            Work::Read => Operation::Read { offset, length: length as usize },
-            Work::Trim => Operation::Trim { offset, length },
-            Work::WriteZeroes { may_punch, fast } => {
-                Operation::WriteZeroes { offset, length, may_punch, fast }
-            }
-            Work::Extents { first_only } => Operation::Extents { offset, length, first_only },
-        };
-        let last = self.hand_out(session, slot, piece, operation, requests);
+        let operation = work.on(self.in_flight.entry_mut(slot).piece(piece));
+        let last = self.hand_out(session.export, slot, piece, operation, requests);
         let next = if last { Next::Header } else { Next::Issue { slot, piece: piece + 1, work } };
         self.phase = Phase::Transmitting(session, next);
         Progress::Consumed(0)
+    }
+
+    /// Hands out pieces of requests that have many, one of each in turn. They leave half of the room to what comes meanwhile.
+    fn issue_long(&mut self, requests: &mut Vec<Request>, output: &mut impl Output) {
+        while let Some(Long { export, slot, piece, work }) = self.long.pop_front() {
+            let is_going = self.shutting_down;
+            let entry = self.in_flight.entry_mut(slot);
+            if is_going {
+                entry.fail(Failure::new(ErrorCode::Shutdown, "this server is shutting down"));
+            }
+            if entry.failure.is_some() {
+                self.issued(slot, output);
+                continue;
+            }
+            let (charge, at) = (entry.piece_charge(piece), entry.piece(piece));
+            if self.bytes_in_flight > 0 && self.bytes_in_flight + charge > self.limits.bytes_in_flight_max / 2
+            {
+                return self.long.push_front(Long { export, slot, piece, work });
+            }
+            if !self.hand_out(export, slot, piece, work.on(at), requests) {
+                self.long.push_back(Long { export, slot, piece: piece + 1, work });
+            }
+        }
     }
 
     /// Hands out the next piece of a write, once its data are here.
@@ -674,7 +742,7 @@ impl Connection {
             return Progress::Wait(Waiting::Bytes(length));
         }
         let operation = Operation::Write { offset, data: base..base + length, durable };
-        let last = self.hand_out(session, slot, piece, operation, requests);
+        let last = self.hand_out(session.export, slot, piece, operation, requests);
         let next = if last { Next::Header } else { Next::Payload { slot, piece: piece + 1, durable } };
         self.phase = Phase::Transmitting(session, next);
         Progress::Consumed(length)
@@ -688,7 +756,7 @@ impl Connection {
     /// Pushes one piece and counts it; says whether it was its request's last.
     fn hand_out(
         &mut self,
-        session: Session,
+        export: usize,
         slot: u16,
         piece: u32,
         operation: Operation,
@@ -699,7 +767,7 @@ impl Connection {
         let charge = entry.piece_charge(piece);
         entry.charged_bytes += charge;
         self.bytes_in_flight += charge;
-        requests.push(Request { id, export: session.export, operation });
+        requests.push(Request { id, export, operation });
         entry.issued
     }
 

@@ -185,6 +185,9 @@ pub enum Closed {
     /// Asked for in the old way, to which there is no other answer.
     #[error("the client asked for export {0:?}, which is not served here")]
     ExportUnknown(String),
+    /// Extended headers are for who chooses an export by `GO`.
+    #[error("the client agreed on extended headers, and then asked for an export in the old way")]
+    OldWay,
     /// No NBD client, or one that lost its place.
     #[error(
         "a request began with {0:#010x}, as none does in what was agreed on; the client lost its place in the stream"

@@ -151,6 +151,7 @@ fn name_of(closed: &Closed) -> &'static str {
         Closed::OptionLength { .. } => "option length",
         Closed::TooManyOptions(_) => "too many options",
         Closed::ExportUnknown(_) => "unknown export",
+        Closed::OldWay => "old way",
         Closed::RequestMagic(_) => "request magic",
         Closed::PayloadLength(_) => "payload length",
     }
@@ -162,10 +163,14 @@ pub(super) fn said(bytes: &[u8]) -> Vec<u8> {
     steps.collect::<Vec<_>>().concat()
 }
 
+/// An option.
+fn option_of(option: u8, data: &[u8]) -> Vec<u8> {
+    [&b"IHAVEOPT\0\0\0"[..], &[option], &(data.len() as u32).to_be_bytes(), data].concat()
+}
+
 /// The flags, and an option.
 fn haggled(option: u8, data: &[u8]) -> Vec<u8> {
-    let header = [&b"\0\0\0\x03IHAVEOPT\0\0\0"[..], &[option], &(data.len() as u32).to_be_bytes()].concat();
-    said(&[&header[..], data].concat())
+    said(&[&b"\0\0\0\x03"[..], &option_of(option, data)].concat())
 }
 
 pub(super) fn examples() -> Vec<Vec<u8>> {
@@ -177,6 +182,8 @@ pub(super) fn examples() -> Vec<Vec<u8>> {
     examples.extend([b"a", b"x"].map(|name| haggled(1, name)));
     examples.extend([6, 7].map(|option| haggled(option, b"\0\0\0\x01a\0\0")));
     examples.extend([9, 10].map(|option| haggled(option, b"\0\0\0\x01a\0\0\0\0")));
+    let old = [&option_of(11, b"")[..], &option_of(1, b"a")].concat();
+    examples.push(said(&[&b"\0\0\0\x03"[..], &old].concat()));
     // Requests and answers in any order.
     let mut random = Random::new(1);
     for door in [0, 8].repeat(8) {
@@ -195,6 +202,7 @@ pub(super) fn expected() -> Vec<Outcome> {
         "option magic",
         "option length",
         "unknown export",
+        "old way",
         "request magic",
         "payload length",
     ];
