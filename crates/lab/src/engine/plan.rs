@@ -26,7 +26,8 @@ pub enum PlanError {
     /// No such kind of target.
     #[error(
         "--target {0:?} names no target; write raw:PATH for a device or a file, volume:NAME for a volume of the \
-         cluster, or nbd:URI, for example raw:/dev/nvme0n1, volume:demo or nbd:nbd://localhost/demo"
+         cluster, nbd:URI for an export, or vhost-user:SOCKET for the disk of a back-end, for example raw:/dev/nvme0n1, volume:demo or \
+         nbd:nbd://localhost/demo"
     )]
     Target(String),
     /// An operation of no bytes, or of too many.
@@ -177,6 +178,8 @@ pub enum TargetName {
     Volume(String),
     /// An NBD export, by URI.
     Nbd(String),
+    /// The disk of a vhost-user-blk back-end, by its socket.
+    VhostUser(PathBuf),
     /// What a shell runs: each run is an operation.
     Command(String),
 }
@@ -191,6 +194,7 @@ impl FromStr for TargetName {
                 // `nbd://host/export` is itself a URI of that scheme: nobody should have to write it twice.
                 Ok(TargetName::Nbd(if uri.starts_with("//") { text.to_owned() } else { uri.to_owned() }))
             }
+            Some(("vhost-user", path)) if !path.is_empty() => Ok(TargetName::VhostUser(path.into())),
             Some(("command", line)) if !line.is_empty() => Ok(TargetName::Command(line.to_owned())),
             Some(("nbd+unix" | "nbds" | "nbds+unix", _)) => Ok(TargetName::Nbd(text.to_owned())),
             _ => Err(PlanError::Target(text.to_owned())),
@@ -204,6 +208,7 @@ impl fmt::Display for TargetName {
             TargetName::Raw(path) => write!(formatter, "raw:{}", path.display()),
             TargetName::Volume(name) => write!(formatter, "volume:{name}"),
             TargetName::Nbd(uri) => write!(formatter, "nbd:{uri}"),
+            TargetName::VhostUser(path) => write!(formatter, "vhost-user:{}", path.display()),
             TargetName::Command(line) => write!(formatter, "command:{line}"),
         }
     }

@@ -20,7 +20,7 @@ pub enum Engine {
     Fio,
 }
 
-/// What is measured. Exactly one of `raw`, `volume`, `nbd`, `directory`, `rbd` and `system` says where it is.
+/// What is measured. Exactly one of `raw`, `volume`, `nbd`, `vhost_user`, `directory`, `rbd` and `system` says where it is.
 ///
 /// `{client}` in these is each client's number, from 1: so each has a volume of its own.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -34,6 +34,8 @@ pub struct Subject {
     pub volume: Option<String>,
     /// An NBD export, by URI.
     pub nbd: Option<String>,
+    /// The disk of a vhost-user-blk back-end, by its socket; each serves one client.
+    pub vhost_user: Option<String>,
     /// A directory, in which each client has a file of `size`.
     pub directory: Option<String>,
     /// An image of a Ceph cluster, as `pool/image`; by fio.
@@ -87,6 +89,8 @@ pub enum Place<'a> {
     Volume(&'a str),
     /// An export.
     Nbd(&'a str),
+    /// The disk of a back-end.
+    VhostUser(&'a str),
     /// A directory.
     Directory(&'a str),
     /// An image.
@@ -103,6 +107,7 @@ impl Subject {
             self.raw.as_deref().map(Place::Raw),
             self.volume.as_deref().map(Place::Volume),
             self.nbd.as_deref().map(Place::Nbd),
+            self.vhost_user.as_deref().map(Place::VhostUser),
             self.directory.as_deref().map(Place::Directory),
             self.rbd.as_deref().map(Place::Rbd),
             self.system.as_deref().map(Place::System),
@@ -140,7 +145,7 @@ impl Subject {
     /// Whether each client has something of its own.
     #[must_use]
     pub fn is_by_client(&self) -> bool {
-        let names = [&self.raw, &self.volume, &self.nbd, &self.rbd];
+        let names = [&self.raw, &self.volume, &self.nbd, &self.vhost_user, &self.rbd];
         self.directory.is_some() || names.into_iter().flatten().any(|name| name.contains("{client}"))
     }
 
@@ -152,6 +157,7 @@ impl Subject {
             Place::Raw(path) => TargetName::Raw(own(path).into()),
             Place::Volume(name) => TargetName::Volume(own(name)),
             Place::Nbd(uri) => TargetName::Nbd(own(uri)),
+            Place::VhostUser(path) => TargetName::VhostUser(own(path).into()),
             Place::Directory(path) => TargetName::Raw(PathBuf::from(path).join(format!("client-{client}"))),
             Place::Rbd(_) | Place::System(_) => return None,
         })
@@ -165,6 +171,7 @@ impl Subject {
             Some(Place::Raw(path)) => format!("raw:{path}"),
             Some(Place::Volume(name)) => format!("volume:{name}"),
             Some(Place::Nbd(uri)) => format!("nbd:{uri}"),
+            Some(Place::VhostUser(path)) => format!("vhost-user:{path}"),
             Some(Place::Directory(path)) => format!("directory:{path}"),
             Some(Place::Rbd(image)) => format!("rbd:{image}"),
             Some(Place::System(what)) => what.to_owned(),
@@ -178,7 +185,9 @@ impl Subject {
     pub(super) fn check(&self) -> Result<(), PlanFileError> {
         let wrong = |text: &str| Err(PlanFileError::Sense(format!("subject {:?}: {text}", self.name)));
         match self.place() {
-            None => return wrong("give exactly one of raw, volume, nbd, directory, rbd and system"),
+            None => {
+                return wrong("give exactly one of raw, volume, nbd, vhost_user, directory, rbd and system");
+            }
             Some(Place::Rbd(image)) => {
                 if self.engine != Engine::Fio {
                     return wrong("an image is reached by fio; say engine = \"fio\"");

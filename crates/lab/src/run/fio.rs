@@ -161,6 +161,7 @@ fn arguments(asked: &Asked<'_>, job: &Job) -> anyhow::Result<Vec<String>> {
         Place::Nbd(_) => vec!["--ioengine=nbd".to_owned()],
         Place::Rbd(_) => vec!["--ioengine=rbd".to_owned(), "--clientname=admin".to_owned()],
         Place::System(_) => bail!("fio reaches no system that only commands reach"),
+        Place::VhostUser(_) => bail!("fio reaches no vhost-user back-end; leave out engine = \"fio\""),
         Place::Volume(_) => bail!("fio reaches no volume but by its NBD export"),
     });
     for client in 1..=point.clients {

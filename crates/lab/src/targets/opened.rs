@@ -3,6 +3,7 @@
 use super::command::CommandTarget;
 use super::nbd::NbdTarget;
 use super::raw::RawTarget;
+use super::vhost_user::VhostUserTarget;
 use super::volume::VolumeTarget;
 use crate::engine::plan::{Job, TargetName};
 use crate::engine::{Completion, Operation, Target, TargetError};
@@ -21,6 +22,8 @@ pub enum OpenTarget {
     Volume(Box<VolumeTarget>),
     /// An export.
     Nbd(Box<NbdTarget>),
+    /// The disk of a back-end.
+    VhostUser(Box<VhostUserTarget>),
     /// Runs of a command.
     Command(CommandTarget),
 }
@@ -60,6 +63,9 @@ impl OpenTarget {
             TargetName::Nbd(uri) => {
                 OpenTarget::Nbd(Box::new(NbdTarget::connect(uri, job.depth, block_bytes)?))
             }
+            TargetName::VhostUser(socket) => {
+                OpenTarget::VhostUser(Box::new(VhostUserTarget::connect(socket, job.depth, block_bytes)?))
+            }
             TargetName::Command(line) => {
                 OpenTarget::Command(CommandTarget::new(line, job.depth, block_bytes)?)
             }
@@ -98,6 +104,7 @@ impl Target for OpenTarget {
             OpenTarget::Raw(target) => target.bytes(),
             OpenTarget::Volume(target) => target.bytes(),
             OpenTarget::Nbd(target) => target.bytes(),
+            OpenTarget::VhostUser(target) => target.bytes(),
             OpenTarget::Command(target) => target.bytes(),
         }
     }
@@ -107,6 +114,7 @@ impl Target for OpenTarget {
             OpenTarget::Raw(target) => target.alignment_bytes(),
             OpenTarget::Volume(target) => target.alignment_bytes(),
             OpenTarget::Nbd(target) => target.alignment_bytes(),
+            OpenTarget::VhostUser(target) => target.alignment_bytes(),
             OpenTarget::Command(target) => target.alignment_bytes(),
         }
     }
@@ -120,6 +128,7 @@ impl Target for OpenTarget {
             OpenTarget::Raw(target) => target.data_mut(slot),
             OpenTarget::Volume(target) => target.data_mut(slot),
             OpenTarget::Nbd(target) => target.data_mut(slot),
+            OpenTarget::VhostUser(target) => target.data_mut(slot),
             OpenTarget::Command(target) => target.data_mut(slot),
         }
     }
@@ -129,6 +138,7 @@ impl Target for OpenTarget {
             OpenTarget::Raw(target) => target.submit(operation),
             OpenTarget::Volume(target) => target.submit(operation),
             OpenTarget::Nbd(target) => target.submit(operation),
+            OpenTarget::VhostUser(target) => target.submit(operation),
             OpenTarget::Command(target) => target.submit(operation),
         }
     }
@@ -138,6 +148,7 @@ impl Target for OpenTarget {
             OpenTarget::Raw(target) => target.wait(limit, completions),
             OpenTarget::Volume(target) => target.wait(limit, completions),
             OpenTarget::Nbd(target) => target.wait(limit, completions),
+            OpenTarget::VhostUser(target) => target.wait(limit, completions),
             OpenTarget::Command(target) => target.wait(limit, completions),
         }
     }

@@ -38,7 +38,7 @@ Writes overwrite the target with random bytes. Names and meanings are those of f
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct BenchArguments {
-    /// What to measure: raw:PATH, volume:NAME or nbd:URI
+    /// What to measure: raw:PATH, volume:NAME, nbd:URI or vhost-user:SOCKET
     #[arg(long, value_name = "TARGET")]
     pub target: TargetName,
 
@@ -183,7 +183,7 @@ fn watched(job: &Job, directory: &Directory) -> anyhow::Result<Vec<Watched>> {
         TargetName::Raw(_) | TargetName::Command(_) => false,
         TargetName::Volume(_) => true,
         // The export may be anybody's; if a cluster is up here, it is most likely that one's.
-        TargetName::Nbd(_) => directory.holder()?.is_some(),
+        TargetName::Nbd(_) | TargetName::VhostUser(_) => directory.holder()?.is_some(),
     };
     if is_concerned { nodes_of(directory) } else { Ok(Vec::new()) }
 }

@@ -67,6 +67,13 @@ impl Host for ThisHost {
                 processes.extend(server_of(uri).map(|pid| Watched { label: "NBD server".to_owned(), pid }));
                 Ok(processes)
             }
+            Some(Place::VhostUser(socket)) => {
+                let is_up = directory.holder()?.is_some();
+                let mut processes = if is_up { nodes_of(&directory)? } else { Vec::new() };
+                let label = "vhost-user back-end".to_owned();
+                processes.extend(listener_on(Path::new(socket)).map(|pid| Watched { label, pid }));
+                Ok(processes)
+            }
             _ => Ok(Vec::new()),
         }
     }
@@ -113,7 +120,9 @@ impl Host for ThisHost {
         match subject.place() {
             Some(Place::Volume(_)) => condition(&path),
             // An export may be anybody's, and a system anything.
-            Some(Place::Nbd(_) | Place::System(_)) if Directory::new(&path)?.holder()?.is_some() => {
+            Some(Place::Nbd(_) | Place::VhostUser(_) | Place::System(_))
+                if Directory::new(&path)?.holder()?.is_some() =>
+            {
                 Ok(Condition { full: None, ..condition(&path)? })
             }
             _ => Ok(Condition::default()),
@@ -146,6 +155,26 @@ fn server_of(uri: &str) -> Option<u32> {
     let stream = UnixStream::connect(path).ok()?;
     let peer = getsockopt(&stream, PeerCredentials).ok()?;
     u32::try_from(peer.pid()).ok().filter(|pid| *pid > 0)
+}
+
+/// The process that listens on a socket of this host's file system, found without connecting: a back-end has one front-end.
+fn listener_on(path: &Path) -> Option<u32> {
+    const LISTENS: &str = "00010000";
+    let path = std::path::absolute(path).ok()?;
+    let all = std::fs::read_to_string("/proc/net/unix").ok()?;
+    let inode = all.lines().find_map(|line| {
+        let mut fields = line.split_whitespace();
+        let (flags, inode, bound) = (fields.nth(3)?, fields.nth(2)?, fields.next()?);
+        (flags == LISTENS && Path::new(bound) == path).then(|| format!("socket:[{inode}]"))
+    })?;
+    let has_it = |pid: &u32| {
+        let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let mut targets = descriptors.filter_map(|descriptor| std::fs::read_link(descriptor.path()).ok());
+        targets.any(|target| target.to_str() == Some(&inode))
+    };
+    let entries = std::fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.find(has_it)
 }
 
 /// Bytes that the OSDs of a cluster read and wrote for clients of these volumes; `None` if one of its processes does not say.
