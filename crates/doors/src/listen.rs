@@ -33,6 +33,22 @@ impl Listen {
     }
 }
 
+/// Where the lease of who listens in one of these places is noted: beside the first Unix socket, which nobody else has. Who is killed there
+/// is followed at once (see `volume::SessionOptions::note`).
+pub(crate) fn note_beside(places: &[Listen]) -> Option<PathBuf> {
+    places.iter().find_map(|place| match place {
+        Listen::Unix(path) => Some(note_at(path)),
+        Listen::Tcp(_) => None,
+    })
+}
+
+/// The same of who listens on that socket.
+pub(crate) fn note_at(socket: &Path) -> PathBuf {
+    let mut name = socket.as_os_str().to_owned();
+    name.push(".lease");
+    name.into()
+}
+
 impl fmt::Display for Listen {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

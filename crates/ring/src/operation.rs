@@ -4,6 +4,9 @@ use io_uring::squeue;
 use socket2::SockAddr;
 use std::os::fd::RawFd;
 
+/// What completed: what it was submitted as, its result and its flags, all as `io_uring` has them.
+pub(crate) type Completion = (u64, i32, u32);
+
 /// One operation. It completes once; those that say so go on completing until they are ended. Connections are named by their
 /// slots.
 pub(crate) enum Operation {

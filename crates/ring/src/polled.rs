@@ -4,8 +4,7 @@
 //! Descriptors are listened to edge-triggered, once for their lifetime: a connection costs one call of `epoll_ctl`, and what it
 //! may do is remembered between the edges.
 
-use crate::operation::Operation;
-use crate::queue::Completion;
+use crate::operation::{Completion, Operation};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use socket2::SockRef;

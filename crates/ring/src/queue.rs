@@ -1,6 +1,6 @@
 //! What is submitted, how long a turn waits, and what completed: by a ring, or by what does the same without one.
 
-use crate::operation::Operation;
+use crate::operation::{Completion, Operation};
 use crate::polled::Polled;
 use crate::setup::SetupError;
 use crate::uring::Uring;
@@ -10,9 +10,6 @@ use std::time::Duration;
 
 /// With more operations waiting than this, a turn does not poll.
 const EAGER_OPERATIONS_MAX: usize = 2;
-
-/// What completed: what it was submitted as, its result and its flags, all as `io_uring` has them.
-pub(crate) type Completion = (u64, i32, u32);
 
 /// Who does the operations.
 enum Engine {

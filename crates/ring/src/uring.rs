@@ -1,7 +1,6 @@
 //! Operations by `io_uring`.
 
-use crate::operation::Operation;
-use crate::queue::Completion;
+use crate::operation::{Completion, Operation};
 use crate::setup::{SetupError, make_ring};
 use io_uring::{IoUring, opcode, squeue, types};
 use std::collections::VecDeque;

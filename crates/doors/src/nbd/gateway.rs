@@ -27,7 +27,7 @@ use super::protocol::ErrorCode;
 use super::server::Connection;
 use super::terms::Terms;
 use super::vocabulary::{Extent, Failure, Limits, Operation, ReadPart, Request, Waiting};
-use crate::listen::{Listen, ListenError, Listener};
+use crate::listen::{Listen, ListenError, Listener, note_beside};
 use crate::stopper::Stopper;
 use auth::CertifiedServer;
 use base::{BLOCK_BYTES, Buffer, Instant, PublicKey};
@@ -205,7 +205,7 @@ impl Gateway {
             open: options.open,
             timeout: options.timeout,
             purpose: "millpond nbd".to_owned(),
-            note: None,
+            note: note_beside(&options.listen),
         };
         let mut volumes = VolumeLoop::attach(session, reactor)?;
         let handles: Vec<_> = volumes.volumes().iter().map(|volume| volume.handle).collect();
@@ -464,7 +464,7 @@ impl Gateway {
         if door.closing.is_some() {
             return self.close_when_sent(door);
         }
-        let Some(mut inbox) = self.volumes.reactor().take_inbox(door.id) else { return };
+        let Some(mut inbox) = self.volumes.reactor().take_inbox(door.id) else { return self.go_on(door) };
         if door.nbd.is_negotiating() {
             // It may be about to choose an export.
             self.part_from_gone(true);
@@ -477,6 +477,17 @@ impl Gateway {
             door.is_watched = false;
             self.doors_watched -= 1;
         }
+    }
+
+    /// While nothing has come: what was asked before may have pieces that nobody has asked a volume for yet.
+    fn go_on(&mut self, door: &mut Door) {
+        let mut requests = std::mem::take(&mut self.requests);
+        door.nbd.go_on(&mut requests, &mut Wire { reactor: self.volumes.reactor(), id: door.id });
+        // They bring no data, and need no buffer.
+        let begun = self.begin_all(door, &requests, &[]);
+        assert_eq!(begun, requests.len(), "trims and zeroings begin without a buffer");
+        requests.clear();
+        self.requests = requests;
     }
 
     /// Answers whether more can be received.

@@ -281,6 +281,14 @@ impl Connection {
         self.shutting_down = true;
     }
 
+    /// Asks for more of what was taken in before, as far as the limits allow: see [`Self::goes_on_by_completions`].
+    /// [`Self::handle_bytes`] does it too. None of it is a write or a read.
+    pub fn go_on(&mut self, requests: &mut Vec<Request>, output: &mut impl Output) {
+        if self.closed().is_none() {
+            self.issue_long(requests, output);
+        }
+    }
+
     /// Takes in what stands at the front of `bytes`, as far as it is there and the limits allow, and says
     /// how many bytes were consumed. Pushes work to `requests` and replies to `output`. The data ranges of
     /// writes refer to `bytes`.
@@ -291,9 +299,7 @@ impl Connection {
         output: &mut impl Output,
     ) -> usize {
         let mut consumed = 0;
-        if self.closed().is_none() {
-            self.issue_long(requests, output);
-        }
+        self.go_on(requests, output);
         loop {
             let rest = &bytes[consumed..];
             let progress = match &mut self.phase {

@@ -33,7 +33,7 @@ mod tests;
 
 pub use request::{JUDGED_AT, judge};
 
-use crate::listen::{Listen, ListenError, Listener};
+use crate::listen::{Listen, ListenError, Listener, note_at};
 use crate::stopper::Stopper;
 use ::ring::{Event, FREE_WITHIN, ReactorOptions, when_free};
 use conversation::{Host, Order, Orders};
@@ -119,7 +119,7 @@ impl Backend {
             open: options.open,
             timeout: options.timeout,
             purpose: "millpond vhost-user".to_owned(),
-            note: Some(note_beside(&options.socket)),
+            note: Some(note_at(&options.socket)),
         };
         let reactor = ReactorOptions { connections_max: CONNECTIONS_MAX, ..ReactorOptions::default() };
         let mut volume = VolumeLoop::attach(session, reactor)?;
@@ -194,13 +194,6 @@ impl Backend {
         self.device.settle();
         turned
     }
-}
-
-/// Where the lease of who listens there is noted.
-fn note_beside(socket: &Path) -> PathBuf {
-    let mut name = socket.as_os_str().to_owned();
-    name.push(".lease");
-    name.into()
 }
 
 impl Drop for Backend {

@@ -11,7 +11,7 @@
 //! - [`Malice::Member`] has the key of an OSD that runs and is a member of groups. Of itself it is believed, so it says nothing
 //!   there: neither that it has something (an acknowledgement, a position, what a learner has, a block, a check), nor that it lets
 //!   another lead (a lease, a fence that is known). And it says nothing about groups that its OSD led at some time, for those it
-//!   may spoil, nor by epochs to come, which it may lead. All else is as with a stranger. It takes its OSD's connections away meanwhile, so others may have to wait.
+//!   may spoil, nor, but for queries, by epochs to come, which it may lead. All else is as with a stranger. It takes its OSD's connections away meanwhile, so others may have to wait.
 //! - [`Malice::Leader`] has the key of a member that leads groups, and does what a member does. As the leader of these it orders
 //!   and pushes what is right in all but one thing: it is about objects that other groups have, which its OSD never led.
 //!
@@ -423,9 +423,10 @@ impl Hostile {
             return Some(asks.encode().to_vec());
         }
         let may_be_its = group_of(&message).is_some_and(|(pg, epoch)| {
-            // By the time that this arrives it may lead an epoch that no map shows yet.
+            // By the time that this arrives it may lead an epoch that no map shows yet. Where somebody stands it may ask: that
+            // spoils nothing.
             let is_to_come = map.pgs.get(&pg).is_none_or(|config| epoch > config.epoch);
-            is_to_come || life.registry.has_led(pg, self.osd)
+            is_to_come && !matches!(message, Message::Query(_)) || life.registry.has_led(pg, self.osd)
         });
         (!may_be_its).then_some(bytes)
     }

@@ -16,6 +16,8 @@ use volume::testing::{Faults, TestCluster};
 use wire::Status;
 
 const DISK_BYTES: u64 = 64 << 20;
+/// Of a volume with far more objects than are zeroed at a time.
+const LARGE_BYTES: u64 = 3 << 30;
 
 /// A cluster in memory with a gateway on a thread of its own.
 struct Served {
@@ -39,6 +41,7 @@ impl Served {
         let cluster = TestCluster::start(directory.path());
         cluster.create_volume("disk", DISK_BYTES);
         cluster.create_volume("other", 1 << 20);
+        cluster.create_volume("large", LARGE_BYTES);
         let socket = directory.path().join("nbd.sock");
         let mut options = GatewayOptions {
             cluster: cluster.access(),
@@ -207,6 +210,23 @@ fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
         .flat_map(|index| base::hash::mix(index ^ seed << 32).to_le_bytes())
         .take(bytes)
         .collect()
+}
+
+#[test]
+fn a_volume_of_many_objects_is_trimmed_by_one_request_and_read_meanwhile() {
+    let served = Served::start(|options| options.volumes.push("large".to_owned()));
+    let mut client = TestClient::connect(&served.socket, "large");
+    client.write(LARGE_BYTES - 4096, &[7; 4096]).unwrap();
+    // With nothing behind it, and with a read that does not wait for it.
+    client.client.trim(3, 0, LARGE_BYTES, &mut client.outbox);
+    client.done().unwrap();
+    assert_eq!(client.read(LARGE_BYTES - 4096, 4096).unwrap(), [0; 4096]);
+    client.write(0, &[7; 4096]).unwrap();
+    client.client.write_zeroes(3, 4096, LARGE_BYTES - 4096, true, &mut client.outbox);
+    assert_eq!(client.read(0, 4096).unwrap(), [7; 4096]);
+    client.done().unwrap();
+    drop(client);
+    served.stop();
 }
 
 #[test]

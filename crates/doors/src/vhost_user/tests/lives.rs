@@ -212,14 +212,14 @@ fn memory_is_plugged_in_and_out() {
 #[test]
 fn who_follows_a_dead_one_at_the_same_socket_need_not_wait_for_its_lease() {
     let served = Served::start(|_, _| {});
-    let note = note_beside(&served.options.socket);
+    let note = note_at(&served.options.socket);
     let lease = std::fs::read_to_string(&note).unwrap();
     // As if its process had been killed: somebody else has the volume by that lease, and nobody the lock on the note.
     let elsewhere = served.options.socket.with_extension("other");
     let options = BackendOptions { socket: elsewhere.clone(), ..served.options.clone() };
     let refused = Backend::open(&options).err().unwrap();
     assert!(refused.to_string().contains("attached"), "{refused}");
-    std::fs::write(note_beside(&elsewhere), lease).unwrap();
+    std::fs::write(note_at(&elsewhere), lease).unwrap();
     let before = ::ring::now();
     let mut next = Running::start(&options);
     assert!(::ring::now().since(before) < Duration::from_secs(5), "a lease lasts ten");
@@ -228,7 +228,7 @@ fn who_follows_a_dead_one_at_the_same_socket_need_not_wait_for_its_lease() {
     guest.write(0, 0, &[1; 512]);
     assert!(!served.cluster.fences().is_empty(), "what the dead one sent is fenced");
     assert_eq!(next.stop(), 0);
-    assert!(!note_beside(&elsewhere).exists(), "who ends in good order leaves no note");
+    assert!(!note_at(&elsewhere).exists(), "who ends in good order leaves no note");
 }
 
 #[test]
