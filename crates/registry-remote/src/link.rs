@@ -354,7 +354,7 @@ mod tests {
         let socket = directory.path().join("registry.sock");
         let registry: Arc<dyn Registry> = Arc::new(MemoryRegistry::new());
         let _server = SocketServer::bind(&socket, registry.clone()).unwrap();
-        let link = Link::new(Way::Socket(socket), "a test".to_owned(), Duration::from_millis(200));
+        let link = Link::new(Way::Socket(socket), "a test".to_owned(), Duration::from_secs(2));
         let get = Request::Get { key: PROBE.to_owned() };
         let (got, _) = link.ask::<Answer>(CALL, &get, true).await;
         assert!(matches!(got, Ok(Answer::Got(None))));
