@@ -60,19 +60,9 @@ impl Host for ThisHost {
             Some(Place::Volume(_)) => nodes_of(&directory),
             // What is asked of a cluster that is up there its nodes work for.
             Some(Place::System(_)) if directory.holder()?.is_some() => nodes_of(&directory),
-            Some(Place::Nbd(uri)) => {
-                // The export may be anybody's; if a cluster is up here, it is most likely that one's.
-                let is_up = directory.holder()?.is_some();
-                let mut processes = if is_up { nodes_of(&directory)? } else { Vec::new() };
-                processes.extend(server_of(uri).map(|pid| Watched { label: "NBD server".to_owned(), pid }));
-                Ok(processes)
-            }
+            Some(Place::Nbd(uri)) => served_by(&directory, "NBD server", server_of(uri)),
             Some(Place::VhostUser(socket)) => {
-                let is_up = directory.holder()?.is_some();
-                let mut processes = if is_up { nodes_of(&directory)? } else { Vec::new() };
-                let label = "vhost-user back-end".to_owned();
-                processes.extend(listener_on(Path::new(socket)).map(|pid| Watched { label, pid }));
-                Ok(processes)
+                served_by(&directory, "vhost-user back-end", listener_on(Path::new(socket)))
             }
             _ => Ok(Vec::new()),
         }
@@ -147,6 +137,14 @@ async fn figures_of_all(inquiry: &Inquiry) -> anyhow::Result<(Vec<NodeFigures>, 
     let desk = inquiry.desk();
     let map = Arc::new(desk.map().await?);
     scrape::all(&desk.ask(HttpServers {}).await?, &map, inquiry).await
+}
+
+/// Who works for what a server serves. It may be anybody's; if a cluster is up in the directory, it is most likely that one's.
+fn served_by(directory: &Directory, label: &str, server: Option<u32>) -> anyhow::Result<Vec<Watched>> {
+    let is_up = directory.holder()?.is_some();
+    let mut processes = if is_up { nodes_of(directory)? } else { Vec::new() };
+    processes.extend(server.map(|pid| Watched { label: label.to_owned(), pid }));
+    Ok(processes)
 }
 
 /// The process that serves an export by a socket of this host's file system.
