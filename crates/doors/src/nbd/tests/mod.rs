@@ -193,15 +193,7 @@ pub fn handshake_to(export: &str, framing: Framing) -> Vec<u8> {
 
 /// A request as a client sends it, without payload.
 pub fn request(code: u16, flags: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
-    [
-        &REQUEST_MAGIC.to_be_bytes()[..],
-        &flags.to_be_bytes(),
-        &code.to_be_bytes(),
-        &cookie.to_be_bytes(),
-        &offset.to_be_bytes(),
-        &length.to_be_bytes(),
-    ]
-    .concat()
+    header(REQUEST_MAGIC, code, flags, cookie, offset, &length.to_be_bytes())
 }
 
 /// The same as it is sent where that framing was agreed on.
@@ -209,15 +201,12 @@ pub fn request_in(framing: Framing, code: u16, flags: u16, cookie: u64, offset: 
     if framing != Framing::Extended {
         return request(code, flags, cookie, offset, length as u32);
     }
-    [
-        &EXTENDED_REQUEST_MAGIC.to_be_bytes()[..],
-        &flags.to_be_bytes(),
-        &code.to_be_bytes(),
-        &cookie.to_be_bytes(),
-        &offset.to_be_bytes(),
-        &length.to_be_bytes(),
-    ]
-    .concat()
+    header(EXTENDED_REQUEST_MAGIC, code, flags, cookie, offset, &length.to_be_bytes())
+}
+
+fn header(magic: u32, code: u16, flags: u16, cookie: u64, offset: u64, length: &[u8]) -> Vec<u8> {
+    let (flags, code) = (flags.to_be_bytes(), code.to_be_bytes());
+    [&magic.to_be_bytes()[..], &flags, &code, &cookie.to_be_bytes(), &offset.to_be_bytes(), length].concat()
 }
 
 /// A chunk as it should be where extended headers were agreed on, of a request at `offset`.
