@@ -231,14 +231,20 @@ fn who_follows_a_dead_one_at_the_same_socket_need_not_wait_for_its_lease() {
     assert!(!note_at(&elsewhere).exists(), "who ends in good order leaves no note");
 }
 
-#[test]
-fn what_a_dead_one_left_is_done_before_a_ring_moves_elsewhere() {
+/// A back-end that follows one with two requests under way, and a guest whose rings do not run yet.
+fn inherited() -> (Served, Guest) {
     let mut served = Served::start(|_, _| {});
     let mut guest = served.guest();
     leave_two(&served, &mut guest);
     served.running.stop();
     follow(&mut served, &mut guest);
     guest.connects_enabled = false;
+    (served, guest)
+}
+
+#[test]
+fn what_a_dead_one_left_is_done_before_a_ring_moves_elsewhere() {
+    let (served, mut guest) = inherited();
     guest.connect(&served.options.socket);
     assert_eq!(guest.front().get_vring_base(0).unwrap(), 2);
     assert!(guest.ended(0).is_some() && guest.ended(0).is_some(), "nobody else would do them");
@@ -246,12 +252,7 @@ fn what_a_dead_one_left_is_done_before_a_ring_moves_elsewhere() {
 
 #[test]
 fn a_ring_stops_though_what_a_dead_one_left_cannot_be_done() {
-    let mut served = Served::start(|_, _| {});
-    let mut guest = served.guest();
-    leave_two(&served, &mut guest);
-    served.running.stop();
-    follow(&mut served, &mut guest);
-    guest.connects_enabled = false;
+    let (served, mut guest) = inherited();
     // The first of them is a request no more.
     guest.put_chain(Guest::ring_at(0), 0, &Chain::default().readable(DATA, 3));
     guest.connect(&served.options.socket);
